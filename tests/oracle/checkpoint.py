@@ -15,16 +15,19 @@ DTYPES = {
 }  # fmt: skip
 
 
+def dtype_name(array):
+    """Safetensors' name of a numpy dtype."""
+    return next(k for k, v in DTYPES.items() if np.dtype(v) == array.dtype)
+
+
 def write_safetensors(path, tensors, metadata=None):
     """Writes {name: array or (dtype name, array)}: u64 header length, JSON header padded with
-    spaces to 8 bytes, then the data back to back in the order of the dict."""
+    spaces to 8 bytes, then the data back to back, wide elements first (so each is aligned)."""
     header, blobs, offset = {}, [], 0
     if metadata:
         header["__metadata__"] = {k: str(v) for k, v in metadata.items()}
-    for name, value in tensors.items():
-        kind, array = value if isinstance(value, tuple) else (None, np.asarray(value))
-        if kind is None:
-            kind = next(k for k, v in DTYPES.items() if np.dtype(v) == array.dtype)
+    typed = {n: v if isinstance(v, tuple) else (dtype_name(v), v) for n, v in tensors.items()}
+    for name, (kind, array) in sorted(typed.items(), key=lambda t: -np.dtype(DTYPES[t[1][0]]).itemsize):
         blob = np.asarray(array, dtype=DTYPES[kind]).tobytes()
         header[name] = {"dtype": kind, "shape": list(array.shape),
                         "data_offsets": [offset, offset + len(blob)]}  # fmt: skip
