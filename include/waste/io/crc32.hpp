@@ -1,0 +1,18 @@
+// crc32 as zlib computes it, as fast as this CPU can.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace waste::io {
+
+/// crc32 (polynomial 0xEDB88320, reflected, initial and final complement) of `bytes` appended to
+/// data whose crc32 is `crc`; crc32(b, crc32(a)) == crc32(a b). Any length and alignment.
+std::uint32_t crc32(std::span<const std::uint8_t> bytes, std::uint32_t crc = 0) noexcept;
+
+/// crc32 of a followed by b from their crcs and the length of b in bytes, in O(log) time.
+std::uint32_t crc32_combine(std::uint32_t crc_a, std::uint32_t crc_b,
+                            std::uint64_t bytes_b) noexcept;
+
+}  // namespace waste::io

@@ -1,0 +1,7 @@
+#include "commands.hpp"
+
+namespace waste::cli {
+
+const std::vector<AddCommand> commands = {};
+
+}  // namespace waste::cli
