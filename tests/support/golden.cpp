@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -96,6 +97,16 @@ Golden read_golden_file(const std::filesystem::path& path) {
 std::filesystem::path data_dir() { return from_environment("WASTE_TEST_DATA"); }
 std::filesystem::path source_root() { return from_environment("WASTE_SOURCE_ROOT"); }
 std::filesystem::path shared_dir() { return from_environment("WASTE_SHARED"); }
+
+void skipped(const std::string& reason) {
+  std::printf("SKIPPED: %s\n", reason.c_str());
+  std::fflush(stdout);
+}
+
+std::string python() {
+  const char* value = std::getenv("WASTE_PYTHON");
+  return value == nullptr ? std::string() : std::string(value);
+}
 
 std::filesystem::path scratch_dir(const std::string& name) {
   static const ScratchRoot root;

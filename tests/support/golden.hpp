@@ -40,6 +40,10 @@ std::filesystem::path data_dir();
 std::filesystem::path source_root();
 /// The folder of external check data, or empty when WASTE_SHARED is unset (say so and skip).
 std::filesystem::path shared_dir();
+/// Says on standard output that a check was skipped ("SKIPPED: reason"); tests/run.sh counts it.
+void skipped(const std::string& reason);
+/// A Python interpreter that has NumPy (WASTE_PYTHON), or empty: say so with skipped() and return.
+std::string python();
 /// An empty folder of this process's own, removed at exit.
 std::filesystem::path scratch_dir(const std::string& name);
 

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Installs the system packages that building and testing need and that are missing (Debian, Ubuntu).
+# Usage: tests/install_dependencies.sh [build|test]   (test includes build)
+set -eu
+what=${1:-build}
+packages="g++ meson ninja-build pkg-config libxsimd-dev libeigen3-dev nlohmann-json3-dev zlib1g-dev libcli11-dev libpcre2-dev"
+if [ "$what" = test ]; then
+  packages="$packages catch2 libbenchmark-dev python3-numpy binutils"
+fi
+command -v dpkg-query >/dev/null 2>&1 || {
+  echo "Not a Debian system: please install the equivalents of: $packages" >&2
+  exit 0
+}
+missing=""
+for p in $packages; do
+  state=$(dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null || true)
+  [ "$state" = installed ] || missing="$missing $p"
+done
+[ -n "$missing" ] || { echo "All needed system packages are there."; exit 0; }
+sudo=""
+if [ "$(id -u)" != 0 ]; then
+  command -v sudo >/dev/null 2>&1 || { echo "Please install as root:$missing" >&2; exit 1; }
+  sudo=sudo
+fi
+echo "Installing system packages:$missing"
+log=$(mktemp)
+if ! { $sudo apt-get update -q && $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing; } >"$log" 2>&1; then
+  cat "$log" >&2
+  rm -f "$log"
+  exit 1
+fi
+rm -f "$log"
