@@ -27,7 +27,9 @@ def write_safetensors(path, tensors, metadata=None):
     if metadata:
         header["__metadata__"] = {k: str(v) for k, v in metadata.items()}
     typed = {n: v if isinstance(v, tuple) else (dtype_name(v), v) for n, v in tensors.items()}
-    for name, (kind, array) in sorted(typed.items(), key=lambda t: -np.dtype(DTYPES[t[1][0]]).itemsize):
+    for name, (kind, array) in sorted(
+        typed.items(), key=lambda t: -np.dtype(DTYPES[t[1][0]]).itemsize
+    ):
         blob = np.asarray(array, dtype=DTYPES[kind]).tobytes()
         header[name] = {"dtype": kind, "shape": list(array.shape),
                         "data_offsets": [offset, offset + len(blob)]}  # fmt: skip

@@ -115,7 +115,7 @@ def write_container(source, folder, fmt="VQ3R", trunk_bits=4, block=64, trunk_fm
         base, file = len(books), f"experts-L{layer}.bin"
         for kind in range(3):
             sample = np.concatenate([experts.normalize(w[kind])[1].reshape(-1, 8) for w in weights])
-            books.extend(experts.fit_codebooks(sample[:16384], stages, entries, random))
+            books.extend(experts.fit_codebooks(sample[:4096], stages, entries, random))
         with open(folder / file, "wb") as f:
             for e, w in enumerate(weights):
                 at = [books[base + k * stages : base + (k + 1) * stages] for k in range(3)]

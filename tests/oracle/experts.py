@@ -68,8 +68,8 @@ def record_bytes(shapes, run, block):
 
 
 def record(layer, expert, fmt, codebook_id, matrices, index_bits=8, block=64):
-    """One whole expert record; matrices = (indices [M][nv][stages], f16 scale bits u16 [M]) of gate,
-    up, down."""
+    """One whole expert record; matrices = (indices [M][nv][stages], f16 scale bits u16 [M]) of
+    gate, up, down."""
     blobs = [layout(index, index_bits, block).tobytes() for index, _ in matrices]
     offsets = [HEADER + sum(map(len, blobs[:i])) for i in range(4)]
     payload = b"".join(blobs + [np.asarray(s, np.uint16).tobytes() for _, s in matrices])
@@ -84,7 +84,7 @@ def record(layer, expert, fmt, codebook_id, matrices, index_bits=8, block=64):
 
 
 def parse_record(data, layer, expert, codebook_id, shapes, stages, index_bits, block):
-    """[(indices, scales f32)] of gate, up, down; every derivable field is required to be as derived."""
+    """[(indices, scales f32)] of gate, up, down; requires every field to be as derived."""
     run = run_bytes(stages, index_bits)
     sizes = [index_bytes(m, n, run, block) for m, n in shapes]
     offsets = [HEADER + sum(sizes[:i]) for i in range(4)]
@@ -130,7 +130,7 @@ def nearest(vectors, book):
     return np.argmin((book * book).sum(axis=1) - 2 * (vectors @ book.T), axis=1)
 
 
-def fit_codebooks(vectors, stages, entries, random, rounds=4):
+def fit_codebooks(vectors, stages, entries, random, rounds=2):
     """f32 [stages][entries][8]: residual k-means from random initial vectors, rounded to f16."""
     books, residual = [], vectors.astype(np.float64)
     for _ in range(stages):

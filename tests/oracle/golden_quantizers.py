@@ -41,7 +41,9 @@ def group_formats(cases, r):
 
 
 def layouts(cases, r):
-    every = np.stack([np.arange(64), 63 - np.arange(64), np.arange(64) * 5 % 64, np.full(64, 63)], 1)
+    every = np.stack(
+        [np.arange(64), 63 - np.arange(64), np.arange(64) * 5 % 64, np.full(64, 63)], 1
+    )
     index = np.concatenate([every, r.integers(64, 64, 4), np.zeros((1, 4), np.int64)])
     cases.add("pack6", index=index.astype(np.uint8), packed=experts.pack_run(index, 6))
     for stages, entries, bits in ((1, 256, 8), (2, 256, 8), (3, 256, 8), (4, 64, 6)):

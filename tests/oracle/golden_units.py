@@ -37,7 +37,13 @@ def f64(x):
 
 
 def norms(cases, r):
-    for n, eps, size in ((1, 1e-6, 1), (7, 1e-5, 1), (128, 1e-5, 30), (160, 1e-6, 1e-4), (2304, 1e-5, 1)):
+    for n, eps, size in (
+        (1, 1e-6, 1),
+        (7, 1e-5, 1),
+        (128, 1e-5, 30),
+        (160, 1e-6, 1e-4),
+        (2304, 1e-5, 1),
+    ):
         x, w = f32(r.normal(2, n) * size), f32(1 + 0.3 * r.normal(n))
         cases.add("rms_norm", {"eps": eps}, x=x, w=w, y=nn.rms_norm(f64(x), f64(w), eps))
     for n, size in ((1, 1), (5, 1), (33, 1000), (300, 10)):
@@ -156,10 +162,17 @@ def conversions(cases, r):
     cases.add("f32_to_f16", x=x, bits=numeric.f32_to_f16(x))
 
     u = (r.words(64) >> np.uint64(34)).astype(np.uint32)  # 30 bits: moderate magnitudes
-    u = np.concatenate([u, u & 0xFFFF0000 | 0x8000, u & 0xFFFF0000 | 0x18000, [0x7F7FFFFF, 0x7F800000, 1]])
+    u = np.concatenate(
+        [u, u & 0xFFFF0000 | 0x8000, u & 0xFFFF0000 | 0x18000, [0x7F7FFFFF, 0x7F800000, 1]]
+    )
     x = u.astype(np.uint32).view(np.float32)
     x = np.concatenate([x, -x])
-    cases.add("f32_to_bf16", x=x, bits=numeric.f32_to_bf16(x), y=numeric.bf16_to_f32(numeric.f32_to_bf16(x)))
+    cases.add(
+        "f32_to_bf16",
+        x=x,
+        bits=numeric.f32_to_bf16(x),
+        y=numeric.bf16_to_f32(numeric.f32_to_bf16(x)),
+    )
 
 
 def build():

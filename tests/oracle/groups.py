@@ -90,7 +90,7 @@ def dequantize(data, fmt, shape):
 
 
 def default_fmt(name, shape, bits=4):
-    """The rule of a conversion: small or 1-D F32; embedding, head, vision tower Q8G; else `bits`."""
+    """A conversion's rule: small or 1-D F32; embedding, head, vision tower Q8G; else `bits`."""
     if len(shape) == 1 or int(np.prod(shape)) < 65536:
         return F32
     if name.endswith(("embed_tokens.weight", "lm_head.weight")):

@@ -39,7 +39,7 @@ def silu_pair(g, u):
 
 
 def situ_pair(g, u, beta=1.0, linear_beta=0.0):
-    """beta * tanh(g / beta) * sigmoid(g) * (linear_beta > 0 ? linear_beta * tanh(u / linear_beta) : u)."""
+    """beta * tanh(g / beta) * sigmoid(g) * (lb > 0 ? lb * tanh(u / lb) : u), lb = linear_beta."""
     beta, lb = g.dtype.type(beta), g.dtype.type(linear_beta)
     return beta * np.tanh(g / beta) * sigmoid(g) * (lb * np.tanh(u / lb) if lb > 0 else u)
 
@@ -61,7 +61,7 @@ def short_conv(x, w, ring):
 def kda_decay(g, dt_bias, a_log, lower_bound=None):
     """Logarithm of the decay per key channel, g [..][H][D], dt_bias [H][D], a_log [H].
 
-    No bound: -exp(A_log) * softplus(g + dt_bias); else lower_bound * sigmoid(exp(A_log) * (g + dt_bias)).
+    z = g + dt_bias. No bound: -exp(A_log) * softplus(z); else lower_bound * sigmoid(exp(A_log) * z).
     """
     z, a = g + dt_bias, np.exp(a_log)[:, None]
     if lower_bound is None:
@@ -104,8 +104,8 @@ def _causal(scores, first):
 def mla_expanded(q, c, kr, kv_b, nope, first):
     """Attention with keys and values of every head written out.
 
-    q [T][H][nope+rope], c [S][kvl], kr [S][rope], kv_b [H*(nope+v)][kvl] (per head nope rows, then v
-    rows); query t stands at position first + t. Returns o [T][H][v].
+    q [T][H][nope+rope], c [S][kvl], kr [S][rope], kv_b [H*(nope+v)][kvl] (per head nope rows, then
+    v rows); query t stands at position first + t. Returns o [T][H][v].
     """
     heads, qd = q.shape[1:]
     w = kv_b.reshape(heads, -1, c.shape[1])
@@ -130,8 +130,8 @@ def mla_absorbed(q, c, kr, kv_b, nope, first):
 def route(logits, bias, top_k, renormalize, scaling):
     """(ids [T][K] i64, weights [T][K]) of router logits [T][E].
 
-    score = sigmoid(logit); the K largest score + bias are chosen, largest first, the lower index at a
-    tie; the weight is the score without bias, divided by (sum + 1e-20) if renormalize and K > 1,
+    score = sigmoid(logit); the K largest score + bias are chosen, largest first, the lower index at
+    a tie; the weight is the score without bias, divided by (sum + 1e-20) if renormalize and K > 1,
     times scaling.
     """
     score = sigmoid(logits)
@@ -145,7 +145,8 @@ def route(logits, bias, top_k, renormalize, scaling):
 def attention_residual(live, blocks, norm, proj, eps):
     """AR: softmax-weighted mix of the stored blocks and the live sum, [T][hid] each.
 
-    v = [blocks..., live]; s_i = sum_j rms(v_i)_j norm_j proj_j (no 1/sqrt(d)); out = sum_i softmax(s)_i v_i.
+    v = [blocks..., live]; s_i = sum_j k_ij norm_j proj_j with k_i = v_i / sqrt(mean(v_i^2) + eps)
+    (no 1/sqrt(d)); out = sum_i softmax(s)_i v_i.
     """
     v = np.stack([*blocks, live], axis=1)  # [T][n][hid]
     p = softmax(rms_norm(v, norm, eps) @ proj.reshape(-1))

@@ -10,6 +10,7 @@ Without names: all of them.
 import argparse
 import pathlib
 
+import golden_models
 import golden_quantizers
 import golden_units
 from checkpoint import write_safetensors
@@ -22,6 +23,9 @@ def builders(tiny_k3):
     return {
         "units": golden_units.build,
         "quantizers": golden_quantizers.build,
+        "kimi_linear": lambda: golden_models.random_weights("kimi-linear"),
+        "k3": lambda: golden_models.random_weights("k3"),
+        "tiny_k3": lambda: golden_models.tiny_k3(tiny_k3),
     }
 
 

@@ -159,8 +159,8 @@ class Model:
     def forward(self, tokens):
         """All positions of one sequence from an empty state. Returns a dict:
 
-        layers [L][T][hid] the residual stream after each layer (with attention residuals the running
-        sum ps + f, before any mixing); final [T][hid] the input of the last norm; logits [T][V];
+        layers [L][T][hid] the residual stream after each layer (with attention residuals the
+        running sum ps + f, before any mixing); final [T][hid] the input of the last norm; logits [T][V];
         router {layer: (ids [T][K], weights [T][K])}.
         """
         table = self.weight("model.embed_tokens.weight")

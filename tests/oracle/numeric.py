@@ -25,7 +25,7 @@ def f32_to_bf16(x):
 def f16_to_f32(bits):
     """f32 values of the f16 patterns `bits` (u16), by the formula (not numpy's conversion).
 
-    exponent 0: (-1)^s * m * 2^-24;  exponent 31: infinity or NaN;  else (-1)^s * (1024+m) * 2^(e-25).
+    Exponent e = 0: (-1)^s m 2^-24; e = 31: infinity or NaN; else (-1)^s (1024 + m) 2^(e-25).
     """
     bits = bits.astype(np.int64)
     s, e, m = bits >> 15, (bits >> 10) & 31, bits & 1023
@@ -42,7 +42,8 @@ def f32_to_f16(x):
 
 def mxfp4_decode(packed, scale):
     """f32 [rows][cols] of packed u8 [rows][cols/2] (even column in the low nibble) and the E8M0
-    scales u8 [rows][cols/32]: value = sign * E2M1 * 2^(e-127); e = 0 gives 0, e = 255 is invalid."""
+    scales u8 [rows][cols/32]: value = sign * E2M1 * 2^(e-127); e = 0 gives 0, e = 255 is invalid.
+    """
     if (scale == 255).any():
         raise ValueError("MXFP4 scale exponent 255")
     rows, half = packed.shape
