@@ -109,11 +109,14 @@ struct JsonLimits {
   std::uint64_t bytes = format::limits::manifest_bytes;
   std::uint64_t depth = format::limits::json_depth;
   std::uint64_t values = std::uint64_t{1} << 24;
+  std::uint64_t string_bytes = std::uint64_t{1} << 24;  ///< of one string or key, decoded
 };
 
-/// Parses strict JSON (RFC 8259). Refused, with Errc::bad_json naming what and where: more than
-/// the limits, a byte-order mark, trailing bytes, duplicate keys, invalid UTF-8, NaN, Infinity,
-/// numbers that overflow f64, comments. Throws Error.
+/// Parses strict JSON (RFC 8259). Refused with Errc::bad_json: more than the limits, a byte-order
+/// mark, trailing bytes, duplicate keys, invalid UTF-8, NaN, Infinity, numbers that overflow f64,
+/// comments. The fault's field says which ("size", "depth", "number of values", "string length",
+/// "byte-order mark", "NUL byte", "UTF-8", "trailing bytes", "duplicate key", "number", "syntax"),
+/// the message where: line and column in bytes. Throws Error.
 JsonValue parse_json(std::string_view text, std::string_view file, const JsonLimits& limits = {});
 
 /// ASCII JSON: other characters escaped; indent < 0 for one line. Non-finite numbers and invalid
