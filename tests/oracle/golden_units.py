@@ -78,6 +78,7 @@ def kda(cases, r):
         (2, 32, 8, -5.0, 1e-6),
         (1, 128, 4, -5.0, 1e-6),
         (1, 7, 3, None, 1e-12),
+        (1, 16, 100, -5.0, 1e-6),  # long enough for a chunked form
     ):
         g = f32(2 * r.normal(steps, heads, d))
         dt_bias, a_log = f32(r.normal(heads, d)), f32(0.5 * r.normal(heads))

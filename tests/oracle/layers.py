@@ -61,7 +61,7 @@ def short_conv(x, w, ring):
 def kda_decay(g, dt_bias, a_log, lower_bound=None):
     """Logarithm of the decay per key channel, g [..][H][D], dt_bias [H][D], a_log [H].
 
-    z = g + dt_bias. No bound: -exp(A_log) * softplus(z); else lower_bound * sigmoid(exp(A_log) * z).
+    With z = g + dt_bias: no bound, -exp(A_log) softplus(z); else lower_bound sigmoid(exp(A_log) z).
     """
     z, a = g + dt_bias, np.exp(a_log)[:, None]
     if lower_bound is None:

@@ -160,8 +160,8 @@ class Model:
         """All positions of one sequence from an empty state. Returns a dict:
 
         layers [L][T][hid] the residual stream after each layer (with attention residuals the
-        running sum ps + f, before any mixing); final [T][hid] the input of the last norm; logits [T][V];
-        router {layer: (ids [T][K], weights [T][K])}.
+        running sum ps + f, before any mixing); final [T][hid] the input of the last norm; logits
+        [T][V]; router {layer: (ids [T][K], weights [T][K])}.
         """
         table = self.weight("model.embed_tokens.weight")
         x, blocks, trace, hidden = table[np.asarray(tokens)], [], {}, []
