@@ -75,10 +75,13 @@ inline constexpr std::uint64_t layers = 4096;
 inline constexpr std::uint64_t experts = 65535;  ///< expert_id is a u16
 inline constexpr std::uint64_t dimension = 1u << 20;
 inline constexpr std::uint64_t vocabulary = 1u << 24;
-inline constexpr std::uint64_t manifest_bytes = 256u << 20;
+inline constexpr std::uint64_t manifest_bytes = 32u << 20;
 inline constexpr std::uint64_t json_depth = 64;
 inline constexpr std::uint64_t record_bytes = std::uint64_t{1} << 32;
 inline constexpr std::uint64_t tensor_dims = 8;
+inline constexpr std::uint64_t tensor_elements = std::uint64_t{1} << 46;
+inline constexpr std::uint64_t name_bytes = 1024;
+inline constexpr std::uint64_t codebooks = 1u << 20;  ///< records of codebooks.bin
 }  // namespace limits
 
 }  // namespace waste::format

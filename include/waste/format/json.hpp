@@ -106,7 +106,7 @@ class JsonValue {
 };
 
 struct JsonLimits {
-  std::uint64_t bytes = format::limits::manifest_bytes;
+  std::uint64_t bytes = std::uint64_t{256} << 20;
   std::uint64_t depth = format::limits::json_depth;
   std::uint64_t values = std::uint64_t{1} << 24;
   std::uint64_t string_bytes = std::uint64_t{1} << 24;  ///< of one string or key, decoded

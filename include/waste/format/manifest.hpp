@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,7 +15,8 @@
 
 namespace waste::format {
 
-/// One expert bank: `file` holds `experts` records, `bytes` in all.
+/// One expert bank: `file` (a name inside the container's folder) holds `experts` records, `bytes`
+/// in all.
 struct BankEntry {
   std::uint32_t layer = 0;
   std::string file;
@@ -55,14 +57,29 @@ struct Manifest {
 };
 
 /// Reads and checks a manifest text. Throws Error naming the field; `file` is used in messages.
-/// Checked: strict JSON, format_version exactly 0, every dimension bounded, expert_quant one the
-/// format can hold, layers complete, bank bytes a whole number of records, trunk entries in order,
-/// not overlapping, sizes equal to those derived from fmt and shape, names unique, every tensor
-/// the model needs present with its exact shape, file names without separators.
+/// Checked: strict JSON within manifest_limits, format_version exactly 0, every dimension bounded,
+/// expert_quant one the format can hold, `layers` exactly the MoE layers, each bank num_experts
+/// records of the derived size, trunk entries not overlapping (in any order in the text), sizes
+/// equal to those derived from fmt and shape, names unique, every tensor the model needs present
+/// with its exact shape, file names without separators. Unknown members are ignored, so that
+/// additions do not break older readers.
+///
+/// Holes: trunk bytes that no entry names are tolerated between tensors (a tool that rewrites one
+/// tensor leaves them; see trunk_hole_bytes); the file must end where its last tensor ends, which
+/// is checked where the file is at hand.
 Manifest parse_manifest(std::string_view text, std::string_view file);
 
-/// The manifest as ASCII JSON, keys in the order format_version, arch, tensor_prefix, config,
-/// expert_quant, layers, trunk.
+/// What parse_manifest grants its text: a manifest of K3 has 1 MB and 50,000 values.
+inline constexpr JsonLimits manifest_limits{limits::manifest_bytes, limits::json_depth,
+                                            std::uint64_t{1} << 19, std::uint64_t{1} << 20};
+
+/// Bytes of trunk.bin that no tensor uses, and where the last tensor ends.
+std::uint64_t trunk_hole_bytes(const Manifest& manifest) noexcept;
+std::uint64_t trunk_end(const Manifest& manifest) noexcept;
+
+/// The manifest as ASCII JSON with an indent of 1, keys in the order format_version, arch,
+/// tensor_prefix, config, expert_quant, layers, trunk: byte for byte what the C engine's converter
+/// writes for the same content. `model` and `layout` are derived, so they are not written.
 std::string dump_manifest(const Manifest& manifest);
 
 /// Types and bounds of a model configuration (the merged text config). Throws Error.
@@ -70,12 +87,25 @@ ModelConfig parse_model_config(const JsonValue& config, std::string_view file);
 
 /// A trunk tensor that a model needs.
 struct RequiredTensor {
+  enum class Role : std::uint8_t {
+    matrix,    ///< exactly this shape, any trunk format
+    vector,    ///< exactly this shape, F32: norms, biases, convolutions
+    row,       ///< these elements, with or without leading ones, F32: residual projections
+    at_least,  ///< any shape of at least as many elements, F32, the first used: A_log, which K3
+               ///< pads
+  };
   std::string name;  ///< without tensor_prefix
   std::vector<std::uint64_t> shape;
+  Role role = Role::matrix;
 };
-/// Every trunk tensor that the text model of `config` needs, without tensor_prefix. A_log is listed
-/// with kda_heads elements, and a file may hold more of them (the first are used); residual
-/// projections are listed as [1][hidden_size], and a file may drop or keep the leading 1.
+/// Every trunk tensor that the text model of `config` needs, without tensor_prefix.
 std::vector<RequiredTensor> required_tensors(const ModelConfig& config);
+
+/// Whether a tensor of this shape and format serves as `wanted`: Errc::shape or unsupported.
+Fault check_tensor(const RequiredTensor& wanted, const std::vector<std::uint64_t>& shape,
+                   Fmt fmt) noexcept;
+
+/// Elements of a shape, or nothing on overflow.
+std::optional<std::uint64_t> elements(const std::vector<std::uint64_t>& shape) noexcept;
 
 }  // namespace waste::format

@@ -56,9 +56,22 @@ constexpr bool is_grouped(Fmt fmt) noexcept {
   return fmt == Fmt::q8g || fmt == Fmt::q4g || fmt == Fmt::q3g;
 }
 
+/// Bytes of a tensor in the trunk: all rows' payloads, then all rows' scales.
+struct TrunkSizes {
+  std::uint64_t payload = 0;
+  std::uint64_t scales = 0;
+  constexpr std::uint64_t total() const noexcept { return payload + scales; }
+};
+
 /// Bytes of the f16 scales of one row: 2 per group for grouped formats, else 0.
 constexpr std::uint64_t trunk_row_scale_bytes(Fmt fmt, std::uint64_t cols) noexcept {
   return is_grouped(fmt) ? 2 * ceil_div<std::uint64_t>(cols, group) : 0;
+}
+
+/// Sizes of a [rows][cols] tensor; the caller has bounded rows * cols (to 2^46, say), so nothing
+/// overflows.
+constexpr TrunkSizes trunk_sizes(Fmt fmt, std::uint64_t rows, std::uint64_t cols) noexcept {
+  return {rows * trunk_row_bytes(fmt, cols), rows * trunk_row_scale_bytes(fmt, cols)};
 }
 
 }  // namespace format
