@@ -1,0 +1,105 @@
+// A source checkpoint becomes a container: bounded memory, resumable, the same bytes every time.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "waste/convert/checkpoint.hpp"
+#include "waste/format/expert_quant.hpp"
+#include "waste/io/container_writer.hpp"
+#include "waste/quant/group.hpp"
+#include "waste/quant/vq_encode.hpp"
+
+namespace waste::convert {
+
+/// Format of the routers (`block_sparse_moe.gate.weight`) of 65,536 elements or more; smaller ones
+/// are F32 always. `follow` gives them the trunk's bits, as converters in the world do.
+enum class RouterFormat : std::uint8_t { follow, f32, q8g, q4g };
+
+/// What a conversion is doing; passed to ConvertOptions::progress.
+struct ConvertProgress {
+  std::string_view stage;   ///< "codebooks", "experts", "trunk", "finish"
+  std::uint32_t layer = 0;  ///< of codebooks and experts
+  double done = 0;          ///< work done, of `total`; the unit is the cost of coding one weight
+  double total = 0;
+  std::uint64_t weights = 0;  ///< expert weights coded by this run so far
+  double relative_error = 0;  ///< of those weights, so far
+};
+
+struct ConvertOptions {
+  // These decide the bytes: a resumed conversion must state them again, unchanged.
+  format::ExpertQuant quant = format::vq3r;
+  quant::Effort effort = quant::Effort::standard;
+  unsigned trunk_bits = 4;  ///< 3, 4 or 8
+  RouterFormat router = RouterFormat::follow;
+  quant::GroupScale trunk_scale = quant::GroupScale::absmax;
+  std::uint32_t codebook_sample = 0;  ///< experts sampled per layer; 0: at least 12, and enough
+                                      ///< for 300,000 vectors where the layer has them
+  std::uint64_t seed = 0;
+
+  // These do not.
+  std::optional<std::pair<std::uint32_t, std::uint32_t>> layers;  ///< first and last: only these
+                                                                  ///< layers' experts, no finish
+  bool merge_only = false;  ///< finish; Error(missing) where a layer's experts are not there yet
+  bool replace = false;     ///< remove a container (or a conversion) that is in the way first
+  unsigned jobs = 0;        ///< threads; 0: available_threads()
+  std::uint64_t free_bytes_limit = ~std::uint64_t{0};     ///< treat the disk as having at most this
+  std::uint64_t commit_bytes = std::uint64_t{256} << 20;  ///< trunk bytes between two commits
+  /// Called before and after every unit of work, from one thread at a time; may throw to cancel.
+  std::function<void(const ConvertProgress&)> progress;
+};
+
+struct ConvertReport {
+  bool complete = false;  ///< manifest.json is published (not so for a slice of layers)
+  std::uint32_t layers_done = 0, layers_total = 0;
+  std::uint64_t records_written = 0, records_kept = 0;    ///< kept: from an interrupted run
+  std::array<quant::EncodeStats, format::kinds> error{};  ///< of the records written
+  std::uint64_t expert_weights = 0, expert_bytes = 0;     ///< of the whole container
+  std::uint64_t trunk_weights = 0, trunk_bytes = 0;
+  std::uint64_t memory_bytes = 0;  ///< convert_memory_bytes of this run
+};
+
+/// Converts the checkpoint in `source` to a container in `destination`.
+///
+/// Order: every tensor of the source is accounted for and the disk space is checked before
+/// anything is written; then layer by layer codebooks and expert records, the trunk, side files,
+/// codebooks.bin and at last manifest.json, each file under a temporary name until it is complete.
+/// `convert-plan.json` records options and source while the conversion is unfinished; after a kill
+/// at any instant the same call continues, at the granularity of one record or `commit_bytes` of
+/// trunk, and the result is byte for byte that of an uninterrupted run. The result depends on the
+/// source and the first group of options alone, not on jobs, slices or interruptions.
+///
+/// Side files: tokenizer.model (from tiktoken.model or tokenizer.model), specials.json (from
+/// tokenizer_config.json), chat_template.jinja (the file, else tokenizer_config.json's
+/// chat_template), chat.json, vision.json (from vision_config and preprocessor_config.json), and
+/// generation_config.json verbatim, because its eos_token_id may hold more than config.json's,
+/// which the manifest repeats verbatim.
+///
+/// Throws Error: exists (a container or foreign files are in the way), mismatch (the unfinished
+/// conversion there has another plan; the message says which option), no_space, out_of_range (a
+/// weight that is not finite), and what Checkpoint::open and the writers throw.
+ConvertReport convert(const std::filesystem::path& source, const std::filesystem::path& destination,
+                      const ConvertOptions& options = {});
+
+/// Format of one trunk tensor: F32 for one dimension, for fewer than 65,536 elements and where a
+/// grouped format would take no fewer bytes; else Q8G for the embedding, the head, vision and MTP
+/// tensors; else the router's or the trunk's format.
+format::Fmt trunk_format(const TrunkSource& tensor, const ConvertOptions& options) noexcept;
+
+/// The container that these options make of a checkpoint, without its weights.
+io::ContainerPlan container_plan(const Checkpoint& source, const ConvertOptions& options);
+
+/// Upper estimate of the memory of a conversion: per job the largest expert matrix in f32 and one
+/// record, or a trunk slab; and the codebook sample. Headers of the source are not counted.
+std::uint64_t convert_memory_bytes(const Checkpoint& source, const ConvertOptions& options);
+
+/// The side files that convert() writes, from the files beside a checkpoint. Throws Error for JSON
+/// that is not strict, ids that are no numbers, names that are no strings.
+void write_side_files(const Checkpoint& source, const io::ContainerWriter& writer);
+
+}  // namespace waste::convert

@@ -1,0 +1,257 @@
+#include "waste/convert/converter.hpp"
+
+#include <sys/file.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "converter_internal.hpp"
+#include "waste/core/parallel.hpp"
+#include "waste/format/trunk_view.hpp"
+
+namespace waste::convert {
+namespace {
+
+namespace fs = std::filesystem;
+using detail::plan_name;
+
+constexpr std::uint64_t max_plan_bytes = 64u << 20;
+constexpr std::uint64_t side_file_allowance = 64u << 20;
+
+bool is_container_file(const std::string& name) {
+  constexpr std::string_view exact[] = {"manifest.json",
+                                        "trunk.bin",
+                                        "codebooks.bin",
+                                        "tokenizer.model",
+                                        "specials.json",
+                                        "vision.json",
+                                        "chat.json",
+                                        "chat_template.jinja",
+                                        "usage.waste",
+                                        plan_name,
+                                        "generation_config.json"};
+  return std::find(std::begin(exact), std::end(exact), name) != std::end(exact) ||
+         (name.starts_with("experts-L") && name.ends_with(".bin"));
+}
+
+/// The manifest goes first: from then on the directory is no container.
+void remove_container(const fs::path& directory) {
+  std::error_code ec;
+  fs::remove(directory / "manifest.json", ec);
+  std::vector<fs::path> files;
+  for (const fs::directory_entry& e : fs::directory_iterator(directory, ec)) {
+    if (is_container_file(e.path().filename().string())) files.push_back(e.path());
+  }
+  for (const fs::path& f : files) {
+    fs::remove(f, ec);
+    if (ec) throw Error(fault(Errc::io, "remove"), f.string(), ec.message());
+  }
+  io::remove_parts(directory);
+}
+
+/// Holds convert-plan.json locked: shared by slices of layers, alone for a run that finishes.
+io::File lock_plan(const fs::path& path, bool shared) {
+  io::File file = io::File::open(path);
+  if (::flock(file.native_handle(), (shared ? LOCK_SH : LOCK_EX) | LOCK_NB) != 0) {
+    throw Error(fault(errno == EWOULDBLOCK ? Errc::exists : Errc::io, "lock"), path.string(),
+                errno == EWOULDBLOCK ? "another process is converting into this directory"
+                                     : std::strerror(errno));
+  }
+  return file;
+}
+
+std::uint64_t allocated_bytes(const fs::path& path) {
+  std::error_code ec;
+  return fs::is_regular_file(path, ec) ? fs::file_size(path, ec) : 0;
+}
+
+/// Bytes that this run may still have to write. Part files are sparse, so they count as unwritten.
+std::uint64_t missing_bytes(const io::ContainerWriter& writer) {
+  std::uint64_t have = 0;
+  for (const format::BankEntry& b : writer.manifest().layers) {
+    if (writer.has_bank(LayerId{b.layer})) have += b.bytes;
+  }
+  if (writer.has_trunk()) have += allocated_bytes(writer.directory() / "trunk.bin");
+  return writer.total_bytes() - have;
+}
+
+void require_space(const io::ContainerWriter& writer, const ConvertOptions& options) {
+  const std::uint64_t want = missing_bytes(writer) + side_file_allowance;
+  const std::uint64_t free = std::min(io::free_bytes(writer.directory()), options.free_bytes_limit);
+  if (free < want) {
+    throw Error(fault(Errc::no_space, "free bytes", free, want), writer.directory().string(),
+                "the container needs " + std::to_string(want) + " bytes more");
+  }
+}
+
+void validate_options(const ConvertOptions& options) {
+  check(format::validate(options.quant), {}, "expert format");
+  if (options.trunk_bits != 3 && options.trunk_bits != 4 && options.trunk_bits != 8) {
+    throw Error(fault(Errc::bad_argument, "trunk bits", options.trunk_bits, 4));
+  }
+  if (options.layers && options.merge_only) {
+    throw Error(fault(Errc::bad_argument, "layers"), {}, "a slice of layers cannot be a merge");
+  }
+}
+
+double total_work(const Checkpoint& source, const io::ContainerWriter& writer,
+                  const ConvertOptions& options) {
+  const format::ModelConfig& model = source.model();
+  const format::ExpertShape shape = model.expert_shape();
+  const detail::SampleShape sample = detail::sample_shape(model, options);
+  const double layer = 3.0 * static_cast<double>(shape.inter * shape.width) * model.num_experts +
+                       detail::training_cost_per_vector * format::kinds *
+                           static_cast<double>(sample.experts * sample.vectors);
+  double work = 0;
+  for (const format::BankEntry& b : writer.manifest().layers) {
+    const bool wanted =
+        !options.layers || (b.layer >= options.layers->first && b.layer <= options.layers->second);
+    if (wanted && !writer.has_bank(LayerId{b.layer})) work += layer;
+  }
+  if (!options.layers && !writer.has_trunk()) {
+    for (const TrunkSource& t : source.trunk()) {
+      work += detail::trunk_cost_per_weight * static_cast<double>(t.elements());
+    }
+  }
+  return work;
+}
+
+/// Creates the directory and its plan, or checks that the plan there is this one. Returns false
+/// when a finished container with this very plan is there and only leftovers must go.
+bool settle_destination(const fs::path& directory, const JsonValue& plan,
+                        const ConvertOptions& options) {
+  std::error_code ec;
+  const fs::path plan_path = directory / plan_name;
+  if (options.replace && !options.layers && !options.merge_only) remove_container(directory);
+  const bool has_plan = fs::exists(plan_path, ec);
+  const bool has_manifest = fs::exists(directory / "manifest.json", ec);
+  if (has_plan) {
+    detail::require_same_plan(
+        parse_json(io::read_text(plan_path, max_plan_bytes), plan_path.string()), plan,
+        plan_path.string());
+    return !has_manifest;
+  }
+  if (has_manifest) {
+    throw Error(fault(Errc::exists, "manifest.json"), directory.string(),
+                "there is a container already");
+  }
+  if (fs::exists(directory, ec) && !fs::is_directory(directory, ec)) {
+    throw Error(fault(Errc::exists, "destination"), directory.string(), "wanted a directory");
+  }
+  if (fs::exists(directory, ec)) {
+    for (const fs::directory_entry& e : fs::directory_iterator(directory, ec)) {
+      const std::string name = e.path().filename().string();
+      // A run killed while it wrote its first file leaves only this behind.
+      if (name.starts_with(std::string(plan_name) + ".tmp")) continue;
+      throw Error(fault(Errc::exists, "destination"), directory.string(),
+                  "the directory is not empty (" + name + ") and holds no unfinished conversion");
+    }
+  }
+  fs::create_directories(directory, ec);
+  if (ec) throw Error(fault(Errc::io, "create directory"), directory.string(), ec.message());
+  return true;
+}
+
+std::vector<LayerId> wanted_layers(const io::ContainerWriter& writer,
+                                   const ConvertOptions& options) {
+  std::vector<LayerId> out;
+  for (const format::BankEntry& b : writer.manifest().layers) {
+    if (!options.layers ||
+        (b.layer >= options.layers->first && b.layer <= options.layers->second)) {
+      out.push_back(LayerId{b.layer});
+    }
+  }
+  if (out.empty()) {
+    throw Error(fault(Errc::bad_argument, "layers"), {},
+                "layers with experts are " +
+                    std::to_string(writer.manifest().layers.front().layer) + " to " +
+                    std::to_string(writer.manifest().layers.back().layer));
+  }
+  return out;
+}
+
+void fill_sizes(const io::ContainerWriter& writer, ConvertReport& report) {
+  const format::Manifest& m = writer.manifest();
+  const std::uint64_t weights = 3 * m.layout.shape.inter * m.layout.shape.width;
+  for (const format::BankEntry& b : m.layers) {
+    report.expert_weights += weights * b.experts;
+    report.expert_bytes += b.bytes;
+    report.layers_done += writer.has_bank(LayerId{b.layer}) ? 1 : 0;
+  }
+  report.layers_total = static_cast<std::uint32_t>(m.layers.size());
+  for (const format::TrunkEntry& t : m.trunk) {
+    report.trunk_weights += t.rows() * t.cols();
+    report.trunk_bytes += t.bytes;
+  }
+}
+
+}  // namespace
+
+ConvertReport convert(const fs::path& source_dir, const fs::path& destination,
+                      const ConvertOptions& options) {
+  validate_options(options);
+  std::error_code ec;
+  if (fs::equivalent(source_dir, destination, ec)) {
+    throw Error(fault(Errc::bad_argument, "destination"), destination.string(),
+                "the source itself");
+  }
+  const Checkpoint source = Checkpoint::open(source_dir);
+  const io::ContainerPlan container = container_plan(source, options);
+  io::make_manifest(container);  // refuse what cannot be written before touching the disk
+  const JsonValue plan = detail::plan_of(source, options);
+  ConvertReport report;
+  report.memory_bytes = convert_memory_bytes(source, options);
+
+  const bool unfinished = settle_destination(destination, plan, options);
+  const fs::path plan_path = destination / plan_name;
+  if (!unfinished) {
+    const io::File lock = lock_plan(plan_path, false);
+    io::remove_parts(destination);
+    fs::remove(plan_path, ec);
+    report.complete = true;
+    return report;
+  }
+  io::ContainerWriter writer(destination, container);
+  require_space(writer, options);
+  const std::vector<LayerId> layers = wanted_layers(writer, options);
+  if (!fs::exists(plan_path, ec)) io::write_atomically(plan_path, dump_json(plan, 1));
+  const io::File lock = lock_plan(plan_path, options.layers.has_value());
+
+  detail::ProgressSink progress(options, total_work(source, writer, options));
+  if (!options.merge_only) {
+    for (const LayerId layer : layers) {
+      detail::convert_layer(source, writer, layer, options, progress, report);
+    }
+  }
+  if (!options.layers) {
+    for (const LayerId layer : layers) {
+      if (!writer.has_bank(layer)) {
+        throw Error(fault(Errc::missing, "experts").at(layer), destination.string(),
+                    "convert this layer first");
+      }
+    }
+    if (!writer.has_trunk()) detail::convert_trunk(source, writer, options, progress);
+    progress.stage("finish", 0);
+    write_side_files(source, writer);
+    writer.finish();
+    fs::remove(plan_path, ec);
+    report.complete = true;
+  }
+  fill_sizes(writer, report);
+  return report;
+}
+
+std::uint64_t convert_memory_bytes(const Checkpoint& source, const ConvertOptions& options) {
+  const format::ModelConfig& model = source.model();
+  const format::ExpertShape shape = model.expert_shape();
+  format::RecordLayout layout;
+  check(format::derive_layout(options.quant, shape, layout));
+  const std::uint64_t matrix = 4 * shape.inter * shape.width;
+  const detail::SampleShape sample = detail::sample_shape(model, options);
+  const std::uint64_t training = 2 * format::kinds * sample.experts * sample.vectors * 32;
+  return detail::jobs_of(options) * (matrix + layout.record_bytes + (std::uint64_t{16} << 20)) +
+         training;
+}
+
+}  // namespace waste::convert

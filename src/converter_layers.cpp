@@ -1,0 +1,132 @@
+#include <algorithm>
+
+#include "converter_internal.hpp"
+#include "waste/core/parallel.hpp"
+#include "waste/quant/vq_train.hpp"
+
+namespace waste::convert::detail {
+namespace {
+
+using format::Kind;
+constexpr Kind all_kinds[] = {Kind::gate, Kind::up, Kind::down};
+
+/// Runs f and gives an Error that names no file the place it happened at.
+template <class F>
+auto naming(const Checkpoint& source, LayerId layer, ExpertId expert, Kind kind, F&& f) {
+  try {
+    return f();
+  } catch (const Error& e) {
+    if (!e.file().empty()) throw;
+    throw Error(e.fault().at(layer, expert), source.directory().string(),
+                "matrix " + std::string(format::to_string(kind)));
+  }
+}
+
+std::vector<float> train_layer(const Checkpoint& source, LayerId layer,
+                               const ConvertOptions& options, ProgressSink& progress) {
+  const format::ModelConfig& model = source.model();
+  const format::ExpertShape shape = model.expert_shape();
+  const SampleShape sample = sample_shape(model, options);
+  const double work =
+      training_cost_per_vector * static_cast<double>(sample.experts * sample.vectors);
+  std::vector<float> out;
+  std::vector<float> matrix(shape.inter * shape.width);
+  for (const Kind kind : all_kinds) {
+    // Every (layer, kind) draws from a stream of its own, so that slices agree with a whole run.
+    quant::EncodeOptions encode;
+    encode.quant = options.quant;
+    encode.effort = options.effort;
+    encode.seed = options.seed + 0x9e3779b97f4a7c15u * (format::kinds * to_index(layer) +
+                                                        static_cast<std::uint64_t>(kind) + 1);
+    encode.threads = jobs_of(options);
+    quant::VectorSample vectors(encode.seed);
+    const MatrixView<float> view(matrix.data(), shape.rows(kind), shape.cols(kind));
+    for (std::uint32_t i = 0; i < sample.experts; ++i) {
+      const ExpertId expert{
+          static_cast<std::uint32_t>(std::uint64_t{i} * model.num_experts / sample.experts)};
+      source.read_expert_rows(layer, expert, kind, 0, view);
+      naming(source, layer, expert, kind, [&] { vectors.append(view, sample.vectors); });
+    }
+    const std::vector<float> books = naming(source, layer, ExpertId{0}, kind, [&] {
+      return quant::train_codebooks(vectors.view(), encode);
+    });
+    out.insert(out.end(), books.begin(), books.end());
+    progress.add(work);
+  }
+  return out;
+}
+
+}  // namespace
+
+void convert_layer(const Checkpoint& source, const io::ContainerWriter& writer, LayerId layer,
+                   const ConvertOptions& options, ProgressSink& progress, ConvertReport& report) {
+  const format::ModelConfig& model = source.model();
+  if (writer.has_bank(layer) && writer.has_codebooks(layer)) {
+    report.records_kept += model.num_experts;
+    return;
+  }
+  progress.stage("codebooks", to_index(layer));
+  if (!writer.has_codebooks(layer)) {
+    writer.write_codebooks(layer, train_layer(source, layer, options, progress));
+  }
+  if (writer.has_bank(layer)) return;
+  progress.stage("experts", to_index(layer));
+  const std::vector<float> books = writer.read_codebooks(layer);
+  io::BankWriter bank = writer.open_bank(layer);
+
+  const unsigned jobs = jobs_of(options);
+  std::vector<std::uint8_t> there(model.num_experts);
+  parallel_for(model.num_experts, jobs, [&](std::size_t e) {
+    there[e] = bank.has(ExpertId{static_cast<std::uint32_t>(e)}) ? 1 : 0;
+  });
+  std::vector<std::uint32_t> todo;
+  for (std::uint32_t e = 0; e < model.num_experts; ++e) {
+    if (!there[e]) todo.push_back(e);
+  }
+  const format::ExpertShape shape = model.expert_shape();
+  const std::size_t weights = shape.inter * shape.width;
+  report.records_kept += model.num_experts - todo.size();
+  if (todo.size() < model.num_experts) {
+    progress.add(static_cast<double>(3 * weights * (model.num_experts - todo.size())));
+  }
+
+  quant::EncodeOptions encode;
+  encode.quant = options.quant;
+  encode.effort = options.effort;
+  encode.seed = options.seed;
+  encode.threads = 1;
+  const std::size_t kind_books = books.size() / format::kinds;
+  std::vector<std::array<quant::EncodeStats, format::kinds>> stats(todo.size());
+  std::atomic<bool> failed{false};
+  parallel_for(todo.size(), jobs, [&](std::size_t i) {
+    if (failed.load(std::memory_order_relaxed)) return;
+    try {
+      const ExpertId expert{todo[i]};
+      io::RecordBuffer record(writer.layout());
+      std::vector<float> matrix(weights);
+      quant::EncodeStats sum;
+      for (const Kind kind : all_kinds) {
+        const auto k = static_cast<std::size_t>(kind);
+        const MatrixView<float> view(matrix.data(), shape.rows(kind), shape.cols(kind));
+        source.read_expert_rows(layer, expert, kind, 0, view);
+        stats[i][k] = naming(source, layer, expert, kind, [&] {
+          return quant::encode_matrix(view, books.data() + k * kind_books, encode,
+                                      record.indices(kind).data(), record.scales(kind).data());
+        });
+        sum += stats[i][k];
+      }
+      bank.write(expert, record.seal(layer, expert, writer.codebook_base(layer)));
+      progress.add(static_cast<double>(3 * weights), 3 * weights, sum);
+    } catch (...) {
+      failed = true;
+      throw;
+    }
+  });
+  bank.publish();
+  report.records_written += todo.size();
+  for (const auto& s : stats) {
+    for (std::size_t k = 0; k < format::kinds; ++k) report.error[k] += s[k];
+  }
+}
+
+}  // namespace waste::convert::detail
