@@ -2,6 +2,8 @@
 
 namespace waste::cli {
 
-const std::vector<AddCommand> commands = {};
+const std::vector<AddCommand> commands = {
+    add_convert,
+};
 
 }  // namespace waste::cli

@@ -1,0 +1,194 @@
+#include "waste/convert/converter.hpp"
+
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <map>
+#include <memory>
+
+#include "commands.hpp"
+#include "progress.hpp"
+#include "waste/format/json.hpp"
+
+namespace waste::cli {
+namespace {
+
+struct Arguments {
+  std::string source, destination, layers;
+  convert::ConvertOptions options;
+  std::string format = "vq3r", effort = "default", router = "follow", trunk_scale = "absmax";
+  bool json = false, quiet = false;
+};
+
+std::optional<std::pair<std::uint32_t, std::uint32_t>> parse_range(const std::string& text) {
+  const char* end = text.data() + text.size();
+  std::uint32_t first = 0;
+  auto [at, ec] = std::from_chars(text.data(), end, first);
+  if (ec != std::errc()) return std::nullopt;
+  std::uint32_t last = first;
+  if (at != end) {
+    if (*at != '-') return std::nullopt;
+    const auto second = std::from_chars(at + 1, end, last);
+    if (second.ec != std::errc() || second.ptr != end || last < first) return std::nullopt;
+  }
+  return std::pair{first, last};
+}
+
+std::string range_error(const std::string& text) {
+  return parse_range(text) ? "" : "wants a layer or a range A-B, got " + text;
+}
+
+void resolve(Arguments& a) {
+  static const std::map<std::string, format::ExpertQuant> formats = {
+      {"vq3r", format::vq3r}, {"vq4p", format::vq4p}, {"vq2r", format::vq2r}};
+  static const std::map<std::string, quant::Effort> efforts = {{"fast", quant::Effort::fast},
+                                                               {"default", quant::Effort::standard},
+                                                               {"best", quant::Effort::best}};
+  static const std::map<std::string, convert::RouterFormat> routers = {
+      {"follow", convert::RouterFormat::follow},
+      {"f32", convert::RouterFormat::f32},
+      {"q8", convert::RouterFormat::q8g},
+      {"q4", convert::RouterFormat::q4g}};
+  a.options.quant = formats.at(a.format);
+  a.options.effort = efforts.at(a.effort);
+  a.options.router = routers.at(a.router);
+  a.options.trunk_scale =
+      a.trunk_scale == "search" ? quant::GroupScale::search : quant::GroupScale::absmax;
+  if (!a.layers.empty()) a.options.layers = parse_range(a.layers);
+}
+
+void print_json(const convert::ConvertReport& r, double seconds) {
+  JsonValue out;
+  out.set("complete", r.complete);
+  out.set("layers_done", r.layers_done);
+  out.set("layers_total", r.layers_total);
+  out.set("records_written", r.records_written);
+  out.set("records_kept", r.records_kept);
+  out.set("expert_weights", r.expert_weights);
+  out.set("expert_bytes", r.expert_bytes);
+  out.set("trunk_weights", r.trunk_weights);
+  out.set("trunk_bytes", r.trunk_bytes);
+  out.set("memory_bytes", r.memory_bytes);
+  out.set("seconds", seconds);
+  JsonValue errors(JsonValue::Object{});
+  for (const auto kind : {format::Kind::gate, format::Kind::up, format::Kind::down}) {
+    const quant::EncodeStats& s = r.error[static_cast<std::size_t>(kind)];
+    if (s.squared_norm > 0) errors.set(std::string(to_string(kind)), s.relative_error());
+  }
+  out.set("relative_error", std::move(errors));
+  std::printf("%s\n", dump_json(out).c_str());
+}
+
+void print_report(const Arguments& a, const convert::ConvertReport& r, double seconds) {
+  if (!r.complete) {
+    std::printf("%u of %u layers are converted; run again without --layers to finish.\n",
+                r.layers_done, r.layers_total);
+    return;
+  }
+  if (r.layers_total == 0) {
+    std::printf("%s was complete already; removed what the conversion had left.\n",
+                a.destination.c_str());
+    return;
+  }
+  std::printf(
+      "%s: %u layers, experts %.1f MB (%.3f bits/weight), trunk %.1f MB (%.3f bits/weight)\n",
+      a.destination.c_str(), r.layers_total, static_cast<double>(r.expert_bytes) / 1e6,
+      8.0 * static_cast<double>(r.expert_bytes) / static_cast<double>(r.expert_weights),
+      static_cast<double>(r.trunk_bytes) / 1e6,
+      8.0 * static_cast<double>(r.trunk_bytes) / static_cast<double>(r.trunk_weights));
+  std::printf("%llu records written, %llu kept from an earlier run, %.1f s",
+              static_cast<unsigned long long>(r.records_written),
+              static_cast<unsigned long long>(r.records_kept), seconds);
+  if (r.records_written > 0) {
+    std::printf("; relative error gate %.2f %%, up %.2f %%, down %.2f %%",
+                100 * r.error[0].relative_error(), 100 * r.error[1].relative_error(),
+                100 * r.error[2].relative_error());
+  }
+  std::printf("\n");
+}
+
+void run(Arguments& a) {
+  resolve(a);
+  const auto start = std::chrono::steady_clock::now();
+  Progress line("convert", a.quiet);
+  a.options.progress = [&](const convert::ConvertProgress& p) {
+    if (p.stage == "finish") return;
+    std::string detail(p.stage);
+    if (p.stage != "trunk") detail += " of layer " + std::to_string(p.layer);
+    if (p.weights > 0) {
+      const double seconds =
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      char text[96];
+      std::snprintf(text, sizeof text, ", %.2f M weights/s, error %.2f %%",
+                    static_cast<double>(p.weights) / seconds / 1e6, 100 * p.relative_error);
+      detail += text;
+    }
+    line.update(p.done, p.total, detail);
+  };
+  const convert::ConvertReport report = convert::convert(a.source, a.destination, a.options);
+  line.finish();
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (a.json) {
+    print_json(report, seconds);
+  } else {
+    if (!a.quiet) {
+      std::fprintf(stderr, "memory: at most about %.0f MB besides the source's headers\n",
+                   static_cast<double>(report.memory_bytes) / 1e6);
+    }
+    print_report(a, report, seconds);
+  }
+}
+
+}  // namespace
+
+void add_convert(CLI::App& app, Context& context) {
+  auto a = std::make_shared<Arguments>();
+  CLI::App* cmd = app.add_subcommand("convert", "Convert a checkpoint to a WASTE container");
+  cmd->add_option("source", a->source,
+                  "Checkpoint: config.json, safetensors shards with their index, tokenizer")
+      ->required();
+  cmd->add_option("destination", a->destination,
+                  "Container directory to create; a conversion that was interrupted continues")
+      ->required();
+  cmd->add_option("--format", a->format, "Format of the experts")
+      ->check(CLI::IsMember({"vq3r", "vq4p", "vq2r"}))
+      ->capture_default_str();
+  cmd->add_option("--effort", a->effort, "How hard to search for good indices and codebooks")
+      ->check(CLI::IsMember({"fast", "default", "best"}))
+      ->capture_default_str();
+  cmd->add_option("--trunk-bits", a->options.trunk_bits, "Bits of the large dense matrices")
+      ->check(CLI::IsMember({3, 4, 8}))
+      ->capture_default_str();
+  cmd->add_option("--trunk-scale", a->trunk_scale,
+                  "Scales of the trunk: from the largest value, or searched for less error")
+      ->check(CLI::IsMember({"absmax", "search"}))
+      ->capture_default_str();
+  cmd->add_option("--router", a->router, "Format of the routers; follow: as the trunk")
+      ->check(CLI::IsMember({"follow", "f32", "q8", "q4"}))
+      ->capture_default_str();
+  cmd->add_option("--layers", a->layers,
+                  "Convert only the experts of layers A-B and stop; slices may run as separate "
+                  "jobs into one directory")
+      ->check(CLI::Validator(range_error, "A-B"));
+  cmd->add_flag("--merge", a->options.merge_only,
+                "Finish a conversion whose layers were all converted with --layers");
+  cmd->add_option("--cb-sample", a->options.codebook_sample,
+                  "Experts per layer that codebooks are trained on (0: 12, more where small)")
+      ->capture_default_str();
+  cmd->add_option("--jobs,-j", a->options.jobs,
+                  "Threads (0: all this process may use); the result is the same for any number")
+      ->capture_default_str();
+  cmd->add_option("--seed", a->options.seed, "Seed of the codebook training")
+      ->capture_default_str();
+  cmd->add_flag("--force", a->options.replace,
+                "Remove a container, or an unfinished conversion, that is in the way");
+  cmd->add_flag("--json", a->json, "Print the result as one line of JSON");
+  cmd->add_flag("--quiet,-q", a->quiet, "No progress on standard error");
+  cmd->callback([a, &context] {
+    run(*a);
+    context.exit_code = exit_ok;
+  });
+}
+
+}  // namespace waste::cli
