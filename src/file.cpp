@@ -47,6 +47,12 @@ struct stat status_of(int fd, const std::filesystem::path& path) {
   return st;
 }
 
+FileIdentity identity_of(const struct stat& st) noexcept {
+  return {static_cast<std::uint64_t>(st.st_dev), static_cast<std::uint64_t>(st.st_ino),
+          static_cast<std::uint64_t>(st.st_size),
+          static_cast<std::int64_t>(st.st_mtim.tv_sec) * 1000000000 + st.st_mtim.tv_nsec};
+}
+
 std::filesystem::path directory_of(const std::filesystem::path& path) {
   const auto dir = path.parent_path();
   return dir.empty() ? std::filesystem::path(".") : dir;
@@ -88,11 +94,15 @@ std::uint64_t File::size() const {
   return static_cast<std::uint64_t>(status_of(fd_, path_).st_size);
 }
 
-FileIdentity File::identity() const {
-  const struct stat st = status_of(fd_, path_);
-  return {static_cast<std::uint64_t>(st.st_dev), static_cast<std::uint64_t>(st.st_ino),
-          static_cast<std::uint64_t>(st.st_size),
-          static_cast<std::int64_t>(st.st_mtim.tv_sec) * 1000000000 + st.st_mtim.tv_nsec};
+FileIdentity File::identity() const { return identity_of(status_of(fd_, path_)); }
+
+Fault File::check_unchanged(const FileIdentity& before) const noexcept {
+  struct stat st;
+  if (::fstat(fd_, &st) != 0) return fault(Errc::io, "fstat");
+  const FileIdentity now = identity_of(st);
+  if (now == before) return {};
+  return now.size != before.size ? fault(Errc::changed, "file size", now.size, before.size)
+                                 : fault(Errc::changed, "modification time");
 }
 
 Fault File::try_pread(std::span<std::uint8_t> out, std::uint64_t offset) const noexcept {

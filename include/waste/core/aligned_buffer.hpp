@@ -11,9 +11,12 @@
 
 namespace waste {
 
+/// Asks for storage that is not zeroed, because every byte is about to be written.
+struct Uninitialized {};
+
 /// Owns `size` elements of a trivial type at an address that is a multiple of `alignment`.
-/// 4096 (the default) suits O_DIRECT reads; 64 suits vector code. Storage is zeroed.
-/// Throws std::bad_alloc.
+/// 4096 (the default) suits O_DIRECT reads; 64 suits vector code. Storage is zeroed unless
+/// Uninitialized. Throws std::bad_alloc.
 template <class T>
 class AlignedBuffer {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -21,11 +24,14 @@ class AlignedBuffer {
  public:
   AlignedBuffer() = default;
   explicit AlignedBuffer(std::size_t size, std::size_t alignment = 4096)
+      : AlignedBuffer(size, alignment, Uninitialized{}) {
+    if (size != 0) std::memset(static_cast<void*>(data_), 0, size * sizeof(T));
+  }
+  AlignedBuffer(std::size_t size, std::size_t alignment, Uninitialized)
       : size_(size), alignment_(alignment) {
     if (size == 0) return;
     if (size > static_cast<std::size_t>(-1) / 2 / sizeof(T)) throw std::bad_alloc();
     data_ = static_cast<T*>(::operator new(size * sizeof(T), std::align_val_t(alignment)));
-    std::memset(static_cast<void*>(data_), 0, size * sizeof(T));
   }
   AlignedBuffer(AlignedBuffer&& other) noexcept { swap(other); }
   AlignedBuffer& operator=(AlignedBuffer&& other) noexcept {

@@ -45,6 +45,9 @@ class File {
   /// Size now, from the descriptor; throws Error.
   std::uint64_t size() const;
   FileIdentity identity() const;
+  /// Errc::changed where the open file is no longer the one `before` describes: another size or
+  /// modification time (io where it cannot be told).
+  Fault check_unchanged(const FileIdentity& before) const noexcept;
 
   /// Reads exactly out.size() bytes at `offset`. Interrupted and short reads are continued; an end
   /// of file before the last byte is Errc::truncated, an OS failure Errc::io. Never partial:

@@ -1,0 +1,26 @@
+// How much memory this process may use: physical memory and the cgroup's limits.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+namespace waste::io {
+
+struct MemoryLimit {
+  std::uint64_t physical_bytes = 0;           ///< MemTotal; 0 where it cannot be read
+  std::optional<std::uint64_t> cgroup_bytes;  ///< the smallest limit on the way to the root
+
+  /// The smaller of the two: what to size by.
+  std::uint64_t usable_bytes() const noexcept {
+    return cgroup_bytes && (physical_bytes == 0 || *cgroup_bytes < physical_bytes) ? *cgroup_bytes
+                                                                                   : physical_bytes;
+  }
+};
+
+/// Reads the limits: /proc/meminfo, and for each level of this process's cgroup v2 path the smaller
+/// of memory.max and memory.high (cgroup v1: memory.limit_in_bytes). `root` replaces "/" in tests.
+/// Never throws; what cannot be read counts as no limit.
+MemoryLimit memory_limit(const std::filesystem::path& root = "/") noexcept;
+
+}  // namespace waste::io

@@ -1,0 +1,38 @@
+#include "waste/io/container.hpp"
+
+#include <string>
+
+#include "waste/io/file.hpp"
+
+namespace waste::io {
+
+Container Container::open(const std::filesystem::path& directory, const OpenOptions& options) {
+  const auto state = std::make_shared<State>();
+  state->directory = directory;
+  const auto manifest_path = directory / "manifest.json";
+  state->manifest = format::parse_manifest(read_text(manifest_path, format::limits::manifest_bytes),
+                                           manifest_path.string());
+  const format::Manifest& m = state->manifest;
+  state->codebooks = std::make_shared<const Codebooks>(
+      Codebooks::load(directory / "codebooks.bin", m.expert_quant, m.layers));
+  state->banks.reserve(m.layers.size());
+  for (const format::BankEntry& bank : m.layers) {
+    state->banks.emplace_back(directory, bank, m.layout, state->codebooks,
+                              BankOptions{options.verify_records, options.direct_io});
+  }
+  state->trunk = Trunk::open(directory / "trunk.bin", m, options.resident_trunk, options.threads);
+  Container out;
+  out.state_ = state;
+  return out;
+}
+
+const ExpertBank& Container::bank(LayerId layer) const {
+  const std::uint32_t first = model().first_k_dense_replace;
+  const std::uint32_t l = to_index(layer);
+  if (l < first || l - first >= state_->banks.size()) {
+    throw Error(fault(Errc::out_of_range, "layer without experts").at(layer), directory().string());
+  }
+  return state_->banks[l - first];
+}
+
+}  // namespace waste::io
