@@ -150,7 +150,7 @@ def greedy(model, ids, count):
 
 
 def write_checkpoint(state, config, out):
-    """Shards, index and the three JSON files."""
+    """Shards, index and the JSON files of the model, its tokenizer and its chat markup."""
     tensors = stored_tensors(state, config)
     half = config["num_hidden_layers"] // 2
     shard_of = {}
@@ -174,12 +174,17 @@ def write_checkpoint(state, config, out):
         str(data.N_RANKS + i): {"content": s, "special": True} for i, s in enumerate(data.SPECIALS)
     }
     tokenizer = {"added_tokens_decoder": special, "tokenizer_class": "TikTokenTokenizer"}
+    message, end = '<|open|>message role="%s"<|sep|>', "<|close|>message<|sep|><|end_of_msg|>"
+    answer = message % "assistant" + "<|open|>response<|sep|>"
+    chat = {role: [message % role, end] for role in ("system", "user")}
+    chat |= {"assistant": [answer, "<|close|>response<|sep|>" + end], "open": answer}
     generation = {f"{k}_token_id": config[f"{k}_token_id"] for k in ("bos", "eos", "pad")}
     for name, value, indent in (
         ("model.safetensors.index.json", index, 1),
         ("config.json", outer, 2),
         ("tokenizer_config.json", tokenizer, 1),
         ("generation_config.json", generation, 2),
+        ("chat.json", chat, 1),
     ):
         (out / name).write_text(json.dumps(value, indent=indent))
 
