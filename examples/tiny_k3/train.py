@@ -40,7 +40,10 @@ def arguments():
     )
     parser.add_argument("--chat", type=float, default=0.04, help="share of chat sequences")
     parser.add_argument("--balance", type=float, default=3e-3, help="first step of the router bias")
-    parser.add_argument("--evaluate", type=float, default=10, help="minutes between evaluations")
+    parser.add_argument(
+        "--evaluate", type=float, default=10, help="minutes between evaluations, 0: none"
+    )
+    parser.add_argument("--save", type=float, default=3, help="minutes between saves")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args()
@@ -70,6 +73,10 @@ def chats(chapters, encoder, length, rng):
             ids += encoder.message("user", verses[i])
             ids += encoder.message("assistant", "\n".join(verses[i + 1 : i + 3]))
         yield ids[:length]
+
+
+def log(*what, **how):
+    print(*what, flush=True, **how)
 
 
 def save(path, **what):
@@ -104,13 +111,9 @@ def main():
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.97), eps=1e-9)
     prose = epochs(train, encoder, args.window + 1, rng)
     chat = chats(train, encoder, args.window + 1, rng)
-    log = lambda *what: print(*what, flush=True)
     log(f"parameters {sum(p.numel() for p in model.parameters()) / 1e6:.2f} M")
-    if args.init:
-        log(f"start: held-out bits per byte {evaluate(model.state_dict()):.4f}")
-
-    start = evaluated = logged = time.time()
-    step, running, best = 0, None, math.inf
+    start = evaluated = saved = logged = time.time()
+    step, running = 0, None
     model.train()
     while (part := (time.time() - start) / (60 * args.minutes)) < 1:
         step += 1
@@ -137,20 +140,17 @@ def main():
         if now - logged > 60:
             logged = now
             speed = step * args.batch * args.window / (now - start)
-            log(
-                f"{(now - start) / 60:.1f} min step {step} loss {running:.4f} rate {rate:.1e} {speed:.0f} tokens/s"
-            )
-        if now - evaluated > 60 * args.evaluate:
+            log(f"{(now - start) / 60:.1f} min step {step} loss {running:.4f}", end=" ")
+            log(f"rate {rate:.1e} {speed:.0f} tokens/s")
+        if args.evaluate and now - evaluated > 60 * args.evaluate:
             evaluated = now
-            figure = evaluate(average)
-            log(
-                f"  held-out bits per byte: average {figure:.4f}, last {evaluate(model.state_dict()):.4f}"
-            )
+            log(f"  held-out bits per byte of the average {evaluate(average):.4f}")
+        if now - saved > 60 * args.save:
+            saved = now
             save(args.out, model=model.state_dict(), average=average, config=model.config)
     save(args.out, model=model.state_dict(), average=average, config=model.config)
-    log(
-        f"end: step {step}, average {evaluate(average):.4f}, last {evaluate(model.state_dict()):.4f}"
-    )
+    log(f"end: step {step}, held-out bits per byte of the average {evaluate(average):.4f}")
+    log(f"and of the last weights {evaluate(model.state_dict()):.4f}")
 
 
 if __name__ == "__main__":
