@@ -25,7 +25,8 @@ std::optional<std::uint64_t> leading_number(std::string_view text) {
   if (start == std::string_view::npos) return std::nullopt;
   std::uint64_t n = 0;
   const auto [end, error] = std::from_chars(text.data() + start, text.data() + text.size(), n);
-  if (error != std::errc()) return std::nullopt;  // "max", or no file
+  // "max" or no file; version 1 says no limit with the largest number of pages.
+  if (error != std::errc() || n >= std::uint64_t{1} << 60) return std::nullopt;
   return n;
 }
 
