@@ -1,0 +1,8 @@
+// Inlining that per-tier code depends on.
+#pragma once
+
+// A helper that is not inlined becomes a weak symbol, and the linker may then give one tier's copy
+// to all of them. Helpers of kernels are WASTE_INLINE; entry points are WASTE_FLATTEN, which
+// inlines what they call from elsewhere (xsimd, core).
+#define WASTE_INLINE __attribute__((always_inline)) inline
+#define WASTE_FLATTEN __attribute__((flatten))

@@ -1,0 +1,120 @@
+#include "waste/nn/matvec.hpp"
+
+#include <algorithm>
+
+#include "waste/core/parallel.hpp"
+
+namespace waste {
+namespace {
+
+/// Below this many payload bytes a thread's share costs less than waking it.
+constexpr std::size_t task_bytes = 1u << 17;
+
+void check_size(const char* what, std::size_t got, std::size_t want) {
+  if (got != want) throw Error(fault(Errc::shape, what, got, want));
+}
+
+void check_trunk(const TrunkMatrix& w) {
+  if (format::trunk_row_bytes(w.fmt, 1) == 0) {
+    throw Error(fault(Errc::unsupported, "fmt"), {},
+                std::string(to_string(w.fmt)) + " is no trunk format");
+  }
+}
+
+/// Calls body(row_begin, row_end) over [0, rows) in tasks of whole 64-row blocks.
+template <class Body>
+void over_rows(std::size_t rows, std::uint64_t bytes, unsigned threads, const Body& body) {
+  if (threads == 0) threads = available_threads();
+  const std::size_t blocks = ceil_div<std::size_t>(rows, 64);
+  const std::size_t tasks =
+      std::min<std::uint64_t>({blocks, 4ull * threads, 1 + bytes / task_bytes});
+  if (threads == 1 || tasks <= 1) {
+    if (rows != 0) body(std::size_t{0}, rows);
+    return;
+  }
+  parallel_for(tasks, threads, [&](std::size_t i) {
+    body(64 * (blocks * i / tasks), std::min(rows, 64 * (blocks * (i + 1) / tasks)));
+  });
+}
+
+}  // namespace
+
+VqTable::VqTable(kernels::Precision precision, const format::ExpertQuant& quant, std::size_t cols)
+    : precision_(precision), quant_(quant), cols_(cols) {
+  check(validate(quant));
+  if (cols % format::vec_dim != 0 || cols > format::limits::dimension) {
+    throw Error(fault(Errc::shape, "cols", cols, round_up(cols, format::vec_dim)));
+  }
+  bytes_ = AlignedBuffer<std::uint8_t>(kernels::vq_table_bytes(precision, quant, cols), 64);
+}
+
+void VqTable::build(const float* codebooks, std::span<const float> x, const Exec& exec) {
+  check_size("x", x.size(), cols_);
+  const kernels::KernelTable& table = exec.table();
+  const auto* const matrix = table.matrix;
+  const std::size_t chunks = kernels::TableLayout(precision_, quant_, cols_).chunks;
+  const std::size_t tasks = bytes_.size() < task_bytes || exec.threads == 1 ? 1 : chunks;
+  const auto task = [&](std::size_t i) {
+    matrix->vq_table_build(precision_, quant_, codebooks, x.data(), cols_, bytes_.data(),
+                           chunks * i / tasks, chunks * (i + 1) / tasks);
+  };
+  parallel_for(tasks, exec.threads, task);
+  codebooks_ = codebooks;
+  kernels_ = &table;
+}
+
+void matvec(const VqMatrix& w, const VqTable& table, std::span<float> y, const Exec& exec) {
+  check_size("cols", w.n_cols, table.cols());
+  check_size("y", y.size(), w.n_rows);
+  if (!(w.quant == table.quant())) throw Error(fault(Errc::shape, "expert_quant"));
+  if (table.kernels() == nullptr || table.codebooks() != w.codebooks) {
+    throw Error(fault(Errc::mismatch, "codebooks"), {},
+                "the table was not built from this matrix's codebooks");
+  }
+  const auto* const matrix = table.kernels()->matrix;
+  over_rows(w.n_rows, w.layout().bytes(), exec.threads, [&](std::size_t begin, std::size_t end) {
+    matrix->vq_matvec(table.precision(), w, table.data(), y.data(), begin, end);
+  });
+}
+
+void matvec(const VqMatrix& w, std::span<const float> x, std::span<float> y, const Exec& exec) {
+  check_size("x", x.size(), w.n_cols);
+  check_size("y", y.size(), w.n_rows);
+  VqTable table(exec.precision, w.quant, w.n_cols);
+  table.build(w.codebooks, x, exec);
+  matvec(w, table, y, exec);
+}
+
+void matvec(const TrunkMatrix& w, std::span<const float> x, std::span<float> y, const Exec& exec) {
+  check_trunk(w);
+  check_size("x", x.size(), w.n_cols);
+  check_size("y", y.size(), w.n_rows);
+  const auto* const matrix = exec.table().matrix;
+  over_rows(w.n_rows, w.n_rows * format::trunk_row_bytes(w.fmt, w.n_cols), exec.threads,
+            [&](std::size_t begin, std::size_t end) {
+              matrix->trunk_matvec(w, x.data(), y.data(), begin, end);
+            });
+}
+
+void matmul(const TrunkMatrix& w, MatrixView<const float> x, MatrixView<float> y,
+            const Exec& exec) {
+  check_trunk(w);
+  check_size("x", x.cols, w.n_cols);
+  check_size("y", y.cols, w.n_rows);
+  check_size("tokens", y.rows, x.rows);
+  if (x.rows == 0) return;
+  const auto* const matrix = exec.table().matrix;
+  over_rows(w.n_rows, x.rows * w.n_rows * format::trunk_row_bytes(w.fmt, w.n_cols), exec.threads,
+            [&](std::size_t begin, std::size_t end) {
+              matrix->trunk_matmul(w, x.data, x.stride, x.rows, y.data, y.stride, begin, end);
+            });
+}
+
+void dequantize_row(const TrunkMatrix& w, std::size_t row, std::span<float> out, const Exec& exec) {
+  check_trunk(w);
+  if (row >= w.n_rows) throw Error(fault(Errc::out_of_range, "row", row, w.n_rows));
+  check_size("out", out.size(), w.n_cols);
+  exec.table().matrix->trunk_row(w, row, out.data());
+}
+
+}  // namespace waste

@@ -1,0 +1,281 @@
+// Every matrix kernel of every tier that runs here, against the slow reference and each other.
+#include <cstring>
+
+#include "support/catch.hpp"
+#include "support/matrices.hpp"
+#include "waste/arch/cpu.hpp"
+#include "waste/kernels/kernel_table.hpp"
+#include "waste/quant/reference.hpp"
+
+using namespace waste;
+using format::Fmt;
+using test::Scales;
+
+namespace {
+
+const Fmt trunk_formats[] = {Fmt::f32, Fmt::f16, Fmt::q8g, Fmt::q4g, Fmt::q3g};
+const Scales every_scale[] = {Scales::ordinary, Scales::subnormal, Scales::zero, Scales::largest,
+                              Scales::mixed};
+
+bool fused(arch::Tier tier) {
+#if defined(__aarch64__)
+  return true;
+#else
+  return tier != arch::Tier::baseline;
+#endif
+}
+
+/// x at an address that no vector alignment divides.
+struct Input {
+  explicit Input(std::size_t n, std::uint64_t seed) : storage(n + 1) {
+    test::Random random(seed);
+    for (std::size_t i = 0; i < n; ++i) storage[i + 1] = random.bell();
+  }
+  const float* data() const { return storage.data() + 1; }
+  std::span<const float> span() const { return {data(), storage.size() - 1}; }
+  std::vector<float> storage;
+};
+
+template <class Matrix>
+void check_against_reference(const Matrix& w, std::span<const float> x, const std::vector<float>& y,
+                             double tolerance) {
+  std::vector<double> want(w.rows());
+  quant::reference::matvec(w, x, want);
+  for (std::size_t r = 0; r < w.rows(); ++r) {
+    INFO("row " << r << " got " << y[r] << " want " << want[r]);
+    const double magnitude = quant::reference::magnitude(w, x, r);
+    REQUIRE(std::abs(y[r] - want[r]) <= tolerance * magnitude + 1e-40);
+  }
+}
+
+/// Runs `product(kernels, y)` on every tier, checks each and requires == among the fused ones.
+template <class Matrix, class Product>
+void on_every_tier(const Matrix& w, std::span<const float> x, double tolerance,
+                   const Product& product) {
+  std::vector<float> first;
+  for (const arch::Tier tier : arch::runnable_tiers()) {
+    INFO(arch::to_string(tier));
+    std::vector<float> y(w.rows(), -777.0f);
+    product(*kernels::kernel_table(tier).matrix, y.data());
+    check_against_reference(w, x, y, tolerance);
+    if (!fused(tier)) continue;
+    if (first.empty()) first = y;
+    REQUIRE(y == first);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("trunk products agree with the reference and across tiers", "[kernels][trunk]") {
+  std::uint64_t seed = 1;
+  for (const Fmt fmt : trunk_formats) {
+    for (const std::size_t rows : {1, 3, 4, 5, 63, 64, 65}) {
+      for (const std::size_t cols : {1, 7, 16, 31, 32, 33, 127, 128, 129, 160, 300}) {
+        const Scales scales = every_scale[seed % 5];
+        const auto c = test::make_trunk(fmt, rows, cols, scales, seed++);
+        const Input x(cols, seed);
+        INFO(c.name);
+        on_every_tier(c.view, x.span(), 2e-7, [&](const auto& k, float* y) {
+          k.trunk_matvec(c.view, x.data(), y, 0, rows);
+        });
+      }
+    }
+  }
+}
+
+TEST_CASE("trunk products hold over a million columns", "[kernels][trunk]") {
+  for (const Fmt fmt : trunk_formats) {
+    const std::size_t cols = (1 << 20) - 40;
+    const auto c = test::make_trunk(fmt, 2, cols, Scales::ordinary, 9);
+    const Input x(cols, 10);
+    INFO(c.name);
+    on_every_tier(c.view, x.span(), 2e-7,
+                  [&](const auto& k, float* y) { k.trunk_matvec(c.view, x.data(), y, 0, 2); });
+  }
+}
+
+TEST_CASE("a trunk product of a row range writes that range only", "[kernels][trunk]") {
+  const auto c = test::make_trunk(Fmt::q4g, 40, 200, Scales::ordinary, 5);
+  const Input x(200, 6);
+  for (const arch::Tier tier : arch::runnable_tiers()) {
+    const auto& k = *kernels::kernel_table(tier).matrix;
+    std::vector<float> whole(40), part(40, 5.0f);
+    k.trunk_matvec(c.view, x.data(), whole.data(), 0, 40);
+    k.trunk_matvec(c.view, x.data(), part.data(), 7, 29);
+    for (std::size_t r = 0; r < 40; ++r) {
+      REQUIRE(part[r] == (r >= 7 && r < 29 ? whole[r] : 5.0f));
+    }
+  }
+}
+
+TEST_CASE("trunk products of many tokens equal those of one", "[kernels][trunk]") {
+  std::uint64_t seed = 100;
+  for (const arch::Tier tier : arch::runnable_tiers()) {
+    const auto& k = *kernels::kernel_table(tier).matrix;
+    for (const Fmt fmt : trunk_formats) {
+      for (const std::size_t tokens : {1, 2, 3, 15, 16, 17, 40}) {
+        for (const std::size_t cols : {24, 128, 300}) {
+          const std::size_t rows = 13, ldx = cols + 5, ldy = rows + 3;
+          const auto c = test::make_trunk(fmt, rows, cols, Scales::mixed, seed++);
+          const Input x(tokens * ldx, seed);
+          std::vector<float> y(tokens * ldy, 3.0f), one(rows);
+          INFO(arch::to_string(tier) << " " << c.name << " tokens " << tokens);
+          k.trunk_matmul(c.view, x.data(), ldx, tokens, y.data(), ldy, 0, rows);
+          for (std::size_t t = 0; t < tokens; ++t) {
+            k.trunk_matvec(c.view, x.data() + t * ldx, one.data(), 0, rows);
+            REQUIRE(std::memcmp(one.data(), y.data() + t * ldy, rows * sizeof(float)) == 0);
+            REQUIRE(y[t * ldy + rows] == 3.0f);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("trunk rows dequantize to the last bit", "[kernels][trunk]") {
+  std::uint64_t seed = 200;
+  for (const arch::Tier tier : arch::runnable_tiers()) {
+    const auto& k = *kernels::kernel_table(tier).matrix;
+    for (const Fmt fmt : trunk_formats) {
+      for (const std::size_t cols : {1, 15, 128, 129, 255, 400}) {
+        const auto c = test::make_trunk(fmt, 5, cols, Scales::mixed, seed++);
+        INFO(arch::to_string(tier) << " " << c.name);
+        std::vector<float> want(5 * cols), got(cols + 1, 9.0f);
+        quant::reference::dequantize(c.view, MatrixView<float>(want.data(), 5, cols));
+        for (std::size_t r = 0; r < 5; ++r) {
+          k.trunk_row(c.view, r, got.data());
+          REQUIRE(std::equal(want.begin() + static_cast<std::ptrdiff_t>(r * cols),
+                             want.begin() + static_cast<std::ptrdiff_t>((r + 1) * cols),
+                             got.begin()));
+          REQUIRE(got[cols] == 9.0f);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("f16 trunk values keep subnormals and infinities", "[kernels][trunk]") {
+  std::vector<std::uint8_t> payload(2 * 65536);
+  for (std::size_t i = 0; i < 65536; ++i) {
+    store_le<std::uint16_t>(payload.data() + 2 * i, static_cast<std::uint16_t>(i));
+  }
+  const TrunkMatrix w{Fmt::f16, payload.data(), nullptr, 256, 256};
+  for (const arch::Tier tier : arch::runnable_tiers()) {
+    const auto& k = *kernels::kernel_table(tier).matrix;
+    std::vector<float> got(256);
+    for (std::size_t r = 0; r < 256; ++r) {
+      k.trunk_row(w, r, got.data());
+      for (std::size_t c = 0; c < 256; ++c) {
+        const auto bits = static_cast<std::uint16_t>(256 * r + c);
+        const float want = f16_to_f32(bits);
+        if (std::isnan(want)) {
+          REQUIRE(std::isnan(got[c]));
+        } else {
+          REQUIRE(std::memcmp(&got[c], &want, 4) == 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("exact tables hold the inner products", "[kernels][vq]") {
+  for (const auto& quant : test::every_quant(64)) {
+    for (const std::size_t cols : {8, 256, 264, 520}) {
+      const auto c = test::make_vq(quant, 1, cols, Scales::ordinary, cols);
+      const Input x(cols, 3);
+      const std::size_t entries = c.view.table_entries(), floats = quant.stages * entries;
+      std::vector<float> first;
+      for (const arch::Tier tier : arch::runnable_tiers()) {
+        INFO(arch::to_string(tier) << " " << c.name);
+        const kernels::TableLayout layout(kernels::Precision::exact, quant, cols);
+        REQUIRE(layout.bytes() == cols / 8 * floats * 4);
+        AlignedBuffer<float> table(layout.bytes() / 4, 64);
+        const auto& k = *kernels::kernel_table(tier).matrix;
+        // The last chunk first: chunks are independent.
+        for (std::size_t chunk = layout.chunks; chunk-- > 0;) {
+          k.vq_table_build(kernels::Precision::exact, quant, c.view.codebooks, x.data(), cols,
+                           table.data(), chunk, chunk + 1);
+        }
+        for (std::size_t v = 0; v < cols / 8; ++v) {
+          for (std::size_t e = 0; e < floats; ++e) {
+            double want = 0, magnitude = 0;
+            for (std::size_t d = 0; d < 8; ++d) {
+              const double p = double{x.data()[8 * v + d]} * c.view.codebooks[8 * e + d];
+              want += p;
+              magnitude += std::abs(p);
+            }
+            REQUIRE(std::abs(table[v * floats + e] - want) <= 5e-7 * magnitude + 1e-40);
+          }
+        }
+        if (!fused(tier)) continue;
+        if (first.empty()) first.assign(table.begin(), table.end());
+        REQUIRE(std::equal(table.begin(), table.end(), first.begin()));
+      }
+    }
+  }
+}
+
+namespace {
+
+auto vq_product(const test::VqCase& c, const float* x, kernels::Precision precision) {
+  return [&c, x, precision](const kernels::MatrixKernels& k, float* y) {
+    const auto& w = c.view;
+    const kernels::TableLayout layout(precision, w.quant, w.n_cols);
+    AlignedBuffer<std::uint8_t> table(layout.bytes(), 64);
+    k.vq_table_build(precision, w.quant, w.codebooks, x, w.n_cols, table.data(), 0, layout.chunks);
+    k.vq_matvec(precision, w, table.data(), y, 0, w.n_rows);
+  };
+}
+
+}  // namespace
+
+TEST_CASE("exact VQ products agree with the reference and across tiers", "[kernels][vq]") {
+  std::uint64_t seed = 300;
+  for (const std::uint32_t block : {64u, 0u}) {
+    for (const auto& quant : test::every_quant(block)) {
+      for (const std::size_t rows : {1, 63, 64, 65, 96, 130}) {
+        for (const std::size_t cols : {8, 40, 256, 264}) {
+          const auto c = test::make_vq(quant, rows, cols, every_scale[seed % 5], seed);
+          const Input x(cols, ++seed);
+          INFO(c.name);
+          on_every_tier(c.view, x.span(), 1e-6, vq_product(c, x.data(), kernels::Precision::exact));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("exact VQ products hold over a million columns", "[kernels][vq]") {
+  const std::size_t cols = std::size_t{1} << 20;
+  for (const auto& quant : {format::vq2r, format::vq4p}) {
+    const auto c = test::make_vq(quant, 2, cols, Scales::ordinary, 5);
+    const Input x(cols, 6);
+    on_every_tier(c.view, x.span(), 1e-6, vq_product(c, x.data(), kernels::Precision::exact));
+  }
+}
+
+TEST_CASE("a VQ product of a row range equals the whole one's rows", "[kernels][vq]") {
+  for (const std::uint32_t block : {64u, 0u}) {
+    for (const auto& quant : test::every_quant(block)) {
+      const auto c = test::make_vq(quant, 200, 328, Scales::mixed, 11);
+      const Input x(328, 12);
+      const auto& w = c.view;
+      for (const arch::Tier tier : arch::runnable_tiers()) {
+        INFO(arch::to_string(tier) << " " << c.name);
+        const auto& k = *kernels::kernel_table(tier).matrix;
+        std::vector<float> whole(200), part(200, 5.0f);
+        vq_product(c, x.data(), kernels::Precision::exact)(k, whole.data());
+        const kernels::TableLayout layout(kernels::Precision::exact, quant, w.n_cols);
+        AlignedBuffer<std::uint8_t> table(layout.bytes(), 64);
+        k.vq_table_build(kernels::Precision::exact, quant, w.codebooks, x.data(), w.n_cols,
+                         table.data(), 0, layout.chunks);
+        k.vq_matvec(kernels::Precision::exact, w, table.data(), part.data(), 64, 128);
+        REQUIRE(part[63] == 5.0f);
+        REQUIRE(part[128] == 5.0f);
+        k.vq_matvec(kernels::Precision::exact, w, table.data(), part.data(), 128, 200);
+        k.vq_matvec(kernels::Precision::exact, w, table.data(), part.data(), 0, 64);
+        REQUIRE(part == whole);
+      }
+    }
+  }
+}
