@@ -27,7 +27,9 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("text", help="kjv.txt")
     parser.add_argument("out", help="file to save to, replaced atomically")
-    parser.add_argument("--minutes", type=float, required=True, help="length of the run")
+    parser.add_argument(
+        "--minutes", type=float, required=True, help="length of the run, setting up included"
+    )
     parser.add_argument("--init", help="exported checkpoint to start from")
     parser.add_argument("--batch", type=int, default=8, help="sequences a step")
     parser.add_argument("--window", type=int, default=256, help="positions a sequence")
@@ -86,11 +88,16 @@ def save(path, **what):
 
 def main():
     args = arguments()
+    start = saved = evaluated = logged = time.time()
     torch.manual_seed(args.seed)
     torch.set_num_threads(args.threads)
     rng = random.Random(args.seed)
     train, held_out = data.split(args.text)
-    encoder = data.Encoder(data.train_bpe("".join(map(data.chapter_text, train))))
+    if args.init:
+        ranks = data.load_ranks(f"{args.init}/tiktoken.model")
+    else:
+        ranks = data.train_bpe("".join(map(data.chapter_text, train)))
+    encoder = data.Encoder(ranks)
     held_out = "".join(map(data.chapter_text, held_out))
     held_out_ids = torch.tensor(encoder.encode(held_out))
     model = export.load(args.init) if args.init else k3.K3()
@@ -112,7 +119,6 @@ def main():
     prose = epochs(train, encoder, args.window + 1, rng)
     chat = chats(train, encoder, args.window + 1, rng)
     log(f"parameters {sum(p.numel() for p in model.parameters()) / 1e6:.2f} M")
-    start = evaluated = saved = logged = time.time()
     step, running = 0, None
     model.train()
     while (part := (time.time() - start) / (60 * args.minutes)) < 1:
