@@ -1,0 +1,75 @@
+// How much memory a container needs, and what more of it buys.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "waste/format/manifest.hpp"
+
+namespace waste::engine {
+
+struct PlanOptions {
+  std::uint64_t context_tokens = 4096;  ///< longest sequence; bounds the attention caches
+  unsigned threads = 1;                 ///< each works on one expert at a time
+};
+
+/// Memory of running a container's text model, all in bytes.
+///
+///   kda state      per KDA layer: heads * D * D + 3 * C * (kernel - 1) floats, C = heads * D
+///   mla state      per MLA layer: context * (kv_lora_rank + qk_rope_head_dim) floats
+///   scratch        activations of one token and lookup tables in f32: two shared by a layer's
+///                  experts (gate, up), one per thread (down). An estimate, a few MB
+///   floor          trunk + codebooks + state + scratch + 2 * top_k records: below it nothing runs
+///   working set    top_k records of every MoE layer: what one token reads
+///   recommended    floor + 3 working sets
+struct MemoryPlan {
+  std::uint64_t trunk_bytes = 0;  ///< resident tensors; the embedding table stays on disk
+  std::uint64_t codebook_bytes = 0;
+  std::uint64_t kda_state_bytes = 0;
+  std::uint64_t mla_state_bytes = 0;
+  std::uint64_t scratch_bytes = 0;
+  std::uint64_t record_bytes = 0;
+  std::uint64_t floor_records = 0;        ///< 2 * top_k
+  std::uint64_t working_set_records = 0;  ///< top_k * MoE layers
+  std::uint64_t all_records = 0;          ///< experts * MoE layers
+
+  std::uint64_t state_bytes() const noexcept { return kda_state_bytes + mla_state_bytes; }
+  std::uint64_t fixed_bytes() const noexcept {
+    return trunk_bytes + codebook_bytes + state_bytes() + scratch_bytes;
+  }
+  std::uint64_t floor_bytes() const noexcept {
+    return fixed_bytes() + floor_records * record_bytes;
+  }
+  std::uint64_t working_set_bytes() const noexcept { return working_set_records * record_bytes; }
+  std::uint64_t with_working_sets(std::uint64_t n) const noexcept {
+    return floor_bytes() + n * working_set_bytes();
+  }
+  std::uint64_t recommended_bytes() const noexcept { return with_working_sets(3); }
+  /// Everything in memory: more than this buys nothing.
+  std::uint64_t everything_bytes() const noexcept {
+    return fixed_bytes() + all_records * record_bytes;
+  }
+};
+
+/// Throws Error: out_of_range for a context that is 0 or beyond 2^28 tokens; overflow.
+MemoryPlan plan_memory(const format::Manifest& manifest, const PlanOptions& options = {});
+
+/// What a budget holds beside the fixed part.
+struct BudgetUse {
+  bool runs = false;                ///< at least the floor
+  std::uint64_t missing_bytes = 0;  ///< to the floor, when it does not run
+  std::uint64_t cache_bytes = 0;    ///< for the expert cache: budget - fixed part
+  std::uint64_t cache_records = 0;  ///< whole records in it, at most all of them
+  double working_sets = 0;          ///< cache_records / working_set_records
+  double share = 0;                 ///< cache_records / all_records
+};
+BudgetUse use_of_budget(const MemoryPlan& plan, std::uint64_t budget_bytes) noexcept;
+
+/// A budget for a machine where `usable_bytes` (physical memory or the cgroup's limit, whichever is
+/// smaller: io::memory_limit) may be had: everything where it fits, else the largest of floor + 3,
+/// 2, 1 and 0 working sets that fits in 3/4 of it, so that page cache and neighbours keep the rest
+/// (a cache that pages is slower than a small one). Nothing where not even the floor fits.
+std::optional<std::uint64_t> automatic_budget(const MemoryPlan& plan,
+                                              std::uint64_t usable_bytes) noexcept;
+
+}  // namespace waste::engine

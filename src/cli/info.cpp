@@ -1,0 +1,333 @@
+// waste info and waste plan: what a container is and what it needs.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "commands.hpp"
+#include "waste/core/parallel.hpp"
+#include "waste/engine/memory_plan.hpp"
+#include "waste/format/json.hpp"
+#include "waste/format/trunk_view.hpp"
+#include "waste/io/container.hpp"
+#include "waste/io/memory_limit.hpp"
+
+namespace waste::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Ull = unsigned long long;
+
+constexpr double gib = 1024.0 * 1024.0 * 1024.0;
+
+/// "12,345,678"
+std::string grouped(std::uint64_t n) {
+  std::string out = std::to_string(n);
+  for (int at = static_cast<int>(out.size()) - 3; at > 0; at -= 3) {
+    out.insert(static_cast<std::size_t>(at), ",");
+  }
+  return out;
+}
+
+void size_line(const std::string& label, std::uint64_t bytes, const std::string& note = {}) {
+  std::printf("  %-34s %22s bytes %10.3f GiB%s%s\n", label.c_str(), grouped(bytes).c_str(),
+              static_cast<double>(bytes) / gib, note.empty() ? "" : "   ", note.c_str());
+}
+
+std::uint64_t file_size_or_zero(const fs::path& path) {
+  std::error_code error;
+  const auto size = fs::file_size(path, error);
+  return error ? 0 : static_cast<std::uint64_t>(size);
+}
+
+struct FormatTotal {
+  std::uint64_t tensors = 0, elements = 0, bytes = 0;
+};
+
+struct Facts {
+  Container container;
+  std::uint64_t expert_bytes = 0, trunk_bytes = 0, codebook_bytes = 0, manifest_bytes = 0;
+  std::uint64_t expert_weights = 0, active_expert_weights = 0;
+  std::uint64_t trunk_weights = 0, active_trunk_weights = 0;
+  std::uint64_t resident_bytes = 0, hole_bytes = 0;
+  std::uint32_t kda_layers = 0;
+  std::array<FormatTotal, 9> by_format{};
+  std::vector<std::string> side_files;
+
+  explicit Facts(Container opened) : container(std::move(opened)) {
+    const Container& c = container;
+    const format::Manifest& m = c.manifest();
+    const format::ModelConfig& model = m.model;
+    for (const io::ExpertBank& bank : c.banks()) {
+      expert_bytes += bank.experts() * bank.record_bytes();
+    }
+    const std::uint64_t per_expert =
+        3 * std::uint64_t{model.moe_intermediate_size} * model.expert_width();
+    expert_weights = per_expert * model.num_experts * model.moe_layers();
+    active_expert_weights = per_expert * model.num_experts_per_token * model.moe_layers();
+    for (const format::TrunkEntry& t : m.trunk) {
+      FormatTotal& total = by_format[static_cast<std::size_t>(t.fmt)];
+      ++total.tensors;
+      total.elements += t.rows() * t.cols();
+      total.bytes += t.bytes;
+      trunk_weights += t.rows() * t.cols();
+    }
+    trunk_bytes = format::trunk_end(m);
+    hole_bytes = format::trunk_hole_bytes(m);
+    for (const std::string& name : io::resident_tensors(m)) {
+      const format::TrunkEntry& t = c.trunk().entry(name);
+      resident_bytes += t.bytes;
+      active_trunk_weights += t.rows() * t.cols();
+    }
+    codebook_bytes = file_size_or_zero(c.directory() / "codebooks.bin");
+    manifest_bytes = file_size_or_zero(c.directory() / "manifest.json");
+    kda_layers = static_cast<std::uint32_t>(
+        std::count(model.attention.begin(), model.attention.end(), format::AttentionKind::kda));
+    for (const char* name : {"tokenizer.model", "specials.json", "chat.json", "chat_template.jinja",
+                             "vision.json", "usage.waste"}) {
+      if (fs::exists(c.directory() / name)) side_files.push_back(name);
+    }
+  }
+
+  std::uint64_t total_bytes() const {
+    return expert_bytes + trunk_bytes + codebook_bytes + manifest_bytes;
+  }
+};
+
+void print_info(const Facts& f) {
+  const format::Manifest& m = f.container.manifest();
+  const format::ModelConfig& c = m.model;
+  const format::ExpertQuant& q = m.expert_quant;
+  std::printf("%s\n", f.container.directory().c_str());
+  std::printf("  %-34s %s\n", "architecture", m.arch.c_str());
+  std::printf("  %-34s %u: %u dense, %u with experts; %u KDA, %u MLA\n", "layers",
+              c.num_hidden_layers, c.first_k_dense_replace, c.moe_layers(), f.kda_layers,
+              c.num_hidden_layers - f.kda_layers);
+  std::printf("  %-34s %u hidden, %u vocabulary\n", "width", c.hidden_size, c.vocab_size);
+  std::printf("  %-34s %u a layer, %u a token, %u shared; gate and up [%u][%u], down [%u][%u]\n",
+              "experts", c.num_experts, c.num_experts_per_token, c.num_shared_experts,
+              c.moe_intermediate_size, c.expert_width(), c.expert_width(), c.moe_intermediate_size);
+  std::printf("  %-34s %s: %u stages of %u entries, %u-bit indices, %.2f bits/weight, %s\n",
+              "expert format", std::string(to_string(q.fmt)).c_str(), q.stages, q.entries,
+              q.index_bits, q.bits_per_weight(),
+              q.index_block == 0 ? "row-major" : "blocks of 64 rows");
+  std::printf("  %-34s %s bytes = %llu pages\n", "record", grouped(m.layout.record_bytes).c_str(),
+              static_cast<Ull>(m.layout.record_bytes / format::page_bytes));
+  std::printf("  %-34s %s experts + %s trunk; active per token %s + %s\n", "weights",
+              grouped(f.expert_weights).c_str(), grouped(f.trunk_weights).c_str(),
+              grouped(f.active_expert_weights).c_str(), grouped(f.active_trunk_weights).c_str());
+  std::printf("\nfiles\n");
+  size_line("experts (" + std::to_string(f.container.banks().size()) + " banks)", f.expert_bytes);
+  size_line("trunk.bin", f.trunk_bytes,
+            f.hole_bytes == 0 ? "" : grouped(f.hole_bytes) + " bytes in no tensor's use");
+  size_line("codebooks.bin", f.codebook_bytes);
+  size_line("manifest.json", f.manifest_bytes);
+  size_line("together", f.total_bytes());
+  std::printf("  %-34s", "beside them");
+  for (const std::string& name : f.side_files) std::printf(" %s", name.c_str());
+  std::printf("%s\n\ntrunk\n", f.side_files.empty() ? " nothing" : "");
+  for (std::size_t i = 0; i < f.by_format.size(); ++i) {
+    const FormatTotal& t = f.by_format[i];
+    if (t.tensors == 0) continue;
+    char bits[32];
+    std::snprintf(bits, sizeof bits, "%.3f bits/weight",
+                  8.0 * static_cast<double>(t.bytes) / static_cast<double>(t.elements));
+    size_line(std::string(to_string(static_cast<format::Fmt>(i))) + " (" +
+                  std::to_string(t.tensors) + " tensors)",
+              t.bytes, bits);
+  }
+  size_line("resident for text", f.resident_bytes);
+}
+
+JsonValue info_json(const Facts& f) {
+  const format::Manifest& m = f.container.manifest();
+  const format::ModelConfig& c = m.model;
+  const format::ExpertQuant& q = m.expert_quant;
+  JsonValue out;
+  out.set("directory", f.container.directory().string());
+  out.set("arch", m.arch);
+  out.set("layers", c.num_hidden_layers);
+  out.set("dense_layers", c.first_k_dense_replace);
+  out.set("moe_layers", c.moe_layers());
+  out.set("kda_layers", f.kda_layers);
+  out.set("hidden_size", c.hidden_size);
+  out.set("vocab_size", c.vocab_size);
+  out.set("num_experts", c.num_experts);
+  out.set("num_experts_per_token", c.num_experts_per_token);
+  out.set("num_shared_experts", c.num_shared_experts);
+  out.set("expert_rows", c.moe_intermediate_size);
+  out.set("expert_cols", c.expert_width());
+  out.set("expert_format", to_string(q.fmt));
+  out.set("stages", q.stages);
+  out.set("entries", q.entries);
+  out.set("index_bits", q.index_bits);
+  out.set("index_block", q.index_block);
+  out.set("bits_per_weight", q.bits_per_weight());
+  out.set("record_bytes", m.layout.record_bytes);
+  out.set("expert_weights", f.expert_weights);
+  out.set("active_expert_weights", f.active_expert_weights);
+  out.set("trunk_weights", f.trunk_weights);
+  out.set("active_trunk_weights", f.active_trunk_weights);
+  out.set("expert_bytes", f.expert_bytes);
+  out.set("trunk_bytes", f.trunk_bytes);
+  out.set("trunk_hole_bytes", f.hole_bytes);
+  out.set("resident_trunk_bytes", f.resident_bytes);
+  out.set("codebook_bytes", f.codebook_bytes);
+  out.set("manifest_bytes", f.manifest_bytes);
+  out.set("total_bytes", f.total_bytes());
+  JsonValue formats = JsonValue::Object{};
+  for (std::size_t i = 0; i < f.by_format.size(); ++i) {
+    const FormatTotal& t = f.by_format[i];
+    if (t.tensors == 0) continue;
+    JsonValue entry;
+    entry.set("tensors", t.tensors);
+    entry.set("elements", t.elements);
+    entry.set("bytes", t.bytes);
+    formats.set(std::string(to_string(static_cast<format::Fmt>(i))), std::move(entry));
+  }
+  out.set("trunk_formats", std::move(formats));
+  JsonValue side = JsonValue::Array{};
+  for (const std::string& name : f.side_files) side.push_back(name);
+  out.set("side_files", std::move(side));
+  return out;
+}
+
+struct PlanArguments {
+  std::string directory;
+  std::uint64_t context = 4096;
+  std::uint64_t budget = 0;
+  unsigned threads = 0;
+  bool json = false;
+};
+
+JsonValue budget_json(const engine::MemoryPlan& plan, std::uint64_t budget) {
+  const engine::BudgetUse use = engine::use_of_budget(plan, budget);
+  JsonValue out;
+  out.set("budget_bytes", budget);
+  out.set("runs", use.runs);
+  out.set("missing_bytes", use.missing_bytes);
+  out.set("cache_bytes", use.cache_bytes);
+  out.set("cache_records", use.cache_records);
+  out.set("working_sets", use.working_sets);
+  out.set("share_of_experts", use.share);
+  return out;
+}
+
+void print_plan_json(const PlanArguments& a, const engine::MemoryPlan& plan,
+                     const io::MemoryLimit& limit, std::optional<std::uint64_t> automatic) {
+  JsonValue out;
+  out.set("context_tokens", a.context);
+  out.set("trunk_bytes", plan.trunk_bytes);
+  out.set("codebook_bytes", plan.codebook_bytes);
+  out.set("kda_state_bytes", plan.kda_state_bytes);
+  out.set("mla_state_bytes", plan.mla_state_bytes);
+  out.set("scratch_bytes", plan.scratch_bytes);
+  out.set("record_bytes", plan.record_bytes);
+  out.set("floor_records", plan.floor_records);
+  out.set("floor_bytes", plan.floor_bytes());
+  out.set("working_set_records", plan.working_set_records);
+  out.set("working_set_bytes", plan.working_set_bytes());
+  out.set("recommended_bytes", plan.recommended_bytes());
+  out.set("everything_bytes", plan.everything_bytes());
+  out.set("physical_bytes", limit.physical_bytes);
+  out.set("cgroup_bytes", limit.cgroup_bytes ? JsonValue(*limit.cgroup_bytes) : JsonValue());
+  out.set("usable_bytes", limit.usable_bytes());
+  out.set("automatic", automatic ? budget_json(plan, *automatic) : JsonValue());
+  if (a.budget != 0) out.set("budget", budget_json(plan, a.budget));
+  std::printf("%s\n", dump_json(out, 1).c_str());
+}
+
+void print_budget(const char* label, const engine::MemoryPlan& plan, std::uint64_t budget) {
+  const engine::BudgetUse use = engine::use_of_budget(plan, budget);
+  size_line(label, budget);
+  if (!use.runs) {
+    std::printf("  %-34s %22s bytes short of the floor\n", "", grouped(use.missing_bytes).c_str());
+    return;
+  }
+  std::printf("  %-34s %22s records = %.2f working sets, %.1f %% of all experts\n",
+              "  its expert cache", grouped(use.cache_records).c_str(), use.working_sets,
+              100.0 * use.share);
+}
+
+void print_plan(const PlanArguments& a, const engine::MemoryPlan& plan,
+                const io::MemoryLimit& limit, std::optional<std::uint64_t> automatic) {
+  std::printf("%s at a context of %s tokens\n", a.directory.c_str(), grouped(a.context).c_str());
+  size_line("resident trunk", plan.trunk_bytes);
+  size_line("codebooks", plan.codebook_bytes);
+  size_line("KDA state", plan.kda_state_bytes);
+  size_line("MLA cache", plan.mla_state_bytes);
+  size_line("scratch", plan.scratch_bytes);
+  size_line(grouped(plan.floor_records) + " records of experts",
+            plan.floor_records * plan.record_bytes);
+  size_line("floor", plan.floor_bytes(), "the least that runs");
+  size_line("working set", plan.working_set_bytes(),
+            grouped(plan.working_set_records) + " records, what one token reads");
+  size_line("recommended", plan.recommended_bytes(), "floor + 3 working sets");
+  size_line("everything", plan.everything_bytes(), "no expert is read twice");
+  std::printf("\nthis machine\n");
+  size_line("physical memory", limit.physical_bytes);
+  if (limit.cgroup_bytes) size_line("limit of the control group", *limit.cgroup_bytes);
+  if (automatic) {
+    print_budget("automatic budget", plan, *automatic);
+  } else {
+    std::printf("  %-34s %s\n", "automatic budget", "none: 3/4 of the memory is below the floor");
+  }
+  if (a.budget != 0) {
+    std::printf("\nasked for\n");
+    print_budget("budget", plan, a.budget);
+  }
+}
+
+int run_plan(const PlanArguments& a) {
+  OpenOptions options;
+  options.resident_trunk = false;
+  const Container container = Container::open(a.directory, options);
+  engine::PlanOptions plan_options;
+  plan_options.context_tokens = a.context;
+  plan_options.threads = a.threads == 0 ? available_threads() : a.threads;
+  const engine::MemoryPlan plan = engine::plan_memory(container.manifest(), plan_options);
+  const io::MemoryLimit limit = io::memory_limit();
+  const auto automatic = engine::automatic_budget(plan, limit.usable_bytes());
+  if (a.json) {
+    print_plan_json(a, plan, limit, automatic);
+  } else {
+    print_plan(a, plan, limit, automatic);
+  }
+  return a.budget != 0 && !engine::use_of_budget(plan, a.budget).runs ? exit_failed : exit_ok;
+}
+
+}  // namespace
+
+void add_info(CLI::App& app, Context& context) {
+  auto directory = std::make_shared<std::string>();
+  auto json = std::make_shared<bool>(false);
+  CLI::App* info = app.add_subcommand("info", "Show what a container holds");
+  info->add_option("container", *directory, "Directory with a manifest.json")->required();
+  info->add_flag("--json", *json, "Print one JSON object");
+  info->callback([directory, json] {
+    OpenOptions options;
+    options.resident_trunk = false;
+    const Facts facts(Container::open(*directory, options));
+    if (*json) {
+      std::printf("%s\n", dump_json(info_json(facts), 1).c_str());
+    } else {
+      print_info(facts);
+    }
+  });
+
+  auto plan = std::make_shared<PlanArguments>();
+  CLI::App* sub =
+      app.add_subcommand("plan", "Show how much memory a container needs and what more buys");
+  sub->add_option("container", plan->directory, "Directory with a manifest.json")->required();
+  sub->add_option("--context", plan->context, "Longest sequence in tokens")->capture_default_str();
+  sub->add_option("--budget", plan->budget, "Memory to plan for, in bytes or as 8GB, 8GiB")
+      ->transform(CLI::AsSizeValue(true));
+  sub->add_option("--threads", plan->threads, "Threads (default: all)");
+  sub->add_flag("--json", plan->json, "Print one JSON object");
+  sub->footer("Exit code 1 when --budget is below the floor.");
+  sub->callback([plan, &context] { context.exit_code = run_plan(*plan); });
+}
+
+}  // namespace waste::cli

@@ -1,0 +1,93 @@
+#include "waste/engine/memory_plan.hpp"
+
+#include <algorithm>
+
+#include "waste/core/checked.hpp"
+#include "waste/format/codebook.hpp"
+#include "waste/io/trunk_file.hpp"
+
+namespace waste::engine {
+namespace {
+
+constexpr std::uint64_t longest_context = std::uint64_t{1} << 28;
+
+std::uint64_t table_bytes(const format::ExpertQuant& q, std::uint64_t cols) noexcept {
+  return cols / format::vec_dim * q.stages * (std::uint64_t{1} << q.index_bits) * sizeof(float);
+}
+
+std::uint64_t scratch_bytes(const format::Manifest& manifest, const PlanOptions& options) {
+  const format::ModelConfig& m = manifest.model;
+  const std::uint64_t heads = m.num_attention_heads;
+  const std::uint64_t kda = 8 * std::uint64_t{m.kda_channels()};
+  const std::uint64_t mla = heads * (2 * m.qk_head_dim() + 2 * m.v_head_dim + 2 * m.kv_lora_rank);
+  const std::uint64_t shared = std::uint64_t{m.num_shared_experts} * m.moe_intermediate_size;
+  const std::uint64_t ffn = 3 * std::max<std::uint64_t>(m.intermediate_size, shared);
+  const std::uint64_t per_thread =
+      3 * std::uint64_t{m.moe_intermediate_size} + m.expert_width() + options.context_tokens;
+  const std::uint64_t blocks =
+      m.attn_res_block_size ? ceil_div(m.num_hidden_layers, *m.attn_res_block_size) : 0;
+  const std::uint64_t floats = m.vocab_size + (8 + blocks) * std::uint64_t{m.hidden_size} +
+                               std::max(kda, mla) + ffn + 2 * std::uint64_t{m.num_experts} +
+                               options.threads * per_thread;
+  return floats * sizeof(float) + 2 * table_bytes(manifest.expert_quant, m.expert_width()) +
+         options.threads * table_bytes(manifest.expert_quant, m.moe_intermediate_size);
+}
+
+}  // namespace
+
+MemoryPlan plan_memory(const format::Manifest& manifest, const PlanOptions& options) {
+  if (options.context_tokens < 1 || options.context_tokens > longest_context) {
+    throw Error(fault(Errc::out_of_range, "context", options.context_tokens,
+                      options.context_tokens < 1 ? 1 : longest_context));
+  }
+  const format::ModelConfig& m = manifest.model;
+  const format::ExpertQuant& q = manifest.expert_quant;
+  MemoryPlan out;
+  out.trunk_bytes = io::Trunk::resident_bytes(manifest);
+  out.codebook_bytes = std::uint64_t{m.moe_layers()} * format::codebooks_per_layer(q) *
+                       (std::uint64_t{1} << q.index_bits) * format::vec_dim * sizeof(float);
+  const auto kda_layers = static_cast<std::uint64_t>(
+      std::count(m.attention.begin(), m.attention.end(), format::AttentionKind::kda));
+  const std::uint64_t c = m.kda_channels();
+  CheckedSize kda(c);
+  kda.mul(m.kda_head_dim).add(3 * c * (m.short_conv_kernel_size - 1)).mul(kda_layers);
+  kda.mul(sizeof(float));
+  CheckedSize mla(options.context_tokens);
+  mla.mul(m.kv_lora_rank + m.qk_rope_head_dim).mul(m.num_hidden_layers - kda_layers);
+  mla.mul(sizeof(float));
+  if (!kda.ok() || !mla.ok()) throw Error(fault(Errc::overflow, "state"));
+  out.kda_state_bytes = kda.value();
+  out.mla_state_bytes = mla.value();
+  out.scratch_bytes = scratch_bytes(manifest, options);
+  out.record_bytes = manifest.layout.record_bytes;
+  out.floor_records = 2 * std::uint64_t{m.num_experts_per_token};
+  out.working_set_records = std::uint64_t{m.num_experts_per_token} * m.moe_layers();
+  out.all_records = std::uint64_t{m.num_experts} * m.moe_layers();
+  return out;
+}
+
+BudgetUse use_of_budget(const MemoryPlan& plan, std::uint64_t budget_bytes) noexcept {
+  BudgetUse out;
+  if (budget_bytes > plan.fixed_bytes()) out.cache_bytes = budget_bytes - plan.fixed_bytes();
+  out.runs = budget_bytes >= plan.floor_bytes();
+  if (!out.runs) out.missing_bytes = plan.floor_bytes() - budget_bytes;
+  out.cache_records = std::min(out.cache_bytes / plan.record_bytes, plan.all_records);
+  out.working_sets =
+      static_cast<double>(out.cache_records) / static_cast<double>(plan.working_set_records);
+  out.share = static_cast<double>(out.cache_records) / static_cast<double>(plan.all_records);
+  return out;
+}
+
+std::optional<std::uint64_t> automatic_budget(const MemoryPlan& plan,
+                                              std::uint64_t usable_bytes) noexcept {
+  const std::uint64_t most = usable_bytes / 4 * 3;
+  if (plan.everything_bytes() <= most) {
+    return std::max(plan.everything_bytes(), plan.floor_bytes());
+  }
+  for (std::uint64_t sets = 4; sets-- > 0;) {
+    if (plan.with_working_sets(sets) <= most) return plan.with_working_sets(sets);
+  }
+  return std::nullopt;
+}
+
+}  // namespace waste::engine
