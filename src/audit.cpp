@@ -136,8 +136,12 @@ std::uint64_t audit_bank(const ExpertBank& bank, const AuditSink& sink) {
 }
 
 std::uint64_t audit_codebooks(const Container& container, const AuditSink& sink) {
-  const format::Manifest& m = container.manifest();
-  const File file = File::open(container.directory() / "codebooks.bin");
+  return audit_codebooks(container.directory() / "codebooks.bin", container.manifest(), sink);
+}
+
+std::uint64_t audit_codebooks(const std::filesystem::path& path, const format::Manifest& m,
+                              const AuditSink& sink) {
+  const File file = File::open(path);
   const std::uint64_t record_bytes = format::codebook_record_bytes(m.expert_quant);
   const std::uint64_t count = file.size() / record_bytes;
   const std::uint32_t per_layer = format::codebooks_per_layer(m.expert_quant);
@@ -160,7 +164,10 @@ std::uint64_t audit_codebooks(const Container& container, const AuditSink& sink)
 }
 
 std::uint64_t audit_trunk(const Container& container, const AuditSink& sink) {
-  const Trunk& trunk = container.trunk();
+  return audit_trunk(container.trunk(), sink);
+}
+
+std::uint64_t audit_trunk(const Trunk& trunk, const AuditSink& sink) {
   Report report(sink);
   std::vector<std::uint8_t> buffer;
   for (const format::TrunkEntry& t : trunk.entries()) {

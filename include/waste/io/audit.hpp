@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <span>
 #include <string>
@@ -30,10 +31,14 @@ std::uint64_t audit_bank(const ExpertBank& bank, const AuditSink& sink);
 /// Audits every record of codebooks.bin: valid, or all zero and in no layer's use. (The codebooks
 /// in use were checked when the container was opened.) Returns the number of faults.
 std::uint64_t audit_codebooks(const Container& container, const AuditSink& sink);
+/// The same for a container that does not open: throws Error where the file does not.
+std::uint64_t audit_codebooks(const std::filesystem::path& file, const format::Manifest& manifest,
+                              const AuditSink& sink);
 
 /// Audits every tensor of trunk.bin, resident or not: finite elements and scales, padding columns
 /// of code 0, guard bytes 0. At most one fault per tensor; memory of about a megabyte, or of one
 /// row where that is larger. Returns the number of faults.
 std::uint64_t audit_trunk(const Container& container, const AuditSink& sink);
+std::uint64_t audit_trunk(const Trunk& trunk, const AuditSink& sink);
 
 }  // namespace waste::io
