@@ -10,8 +10,9 @@ namespace waste::kernels {
 #define WASTE_DECLARE_TIER(name)                                                     \
   extern const MatrixKernels matrix_kernels_##name;                                  \
   extern const StepKernels step_kernels_##name;                                      \
+  extern const EncodeKernels encode_kernels_##name;                                  \
   static const KernelTable table_##name = {arch::Tier::name, &matrix_kernels_##name, \
-                                           &step_kernels_##name};
+                                           &step_kernels_##name, &encode_kernels_##name};
 
 #if defined(WASTE_HAS_TIER_baseline)
 WASTE_DECLARE_TIER(baseline)

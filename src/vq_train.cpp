@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
+#include "codebook_fit.hpp"
+#include "vq_effort.hpp"
 #include "waste/core/checked.hpp"
 #include "waste/core/error.hpp"
 #include "waste/core/half.hpp"
@@ -12,7 +15,7 @@ using format::vec_dim;
 
 void VectorSample::append(MatrixView<const float> w, std::size_t count) {
   if (w.cols % vec_dim != 0) {
-    throw Error(fault(Errc::shape, "cols", w.cols, round_up(w.cols, vec_dim)));
+    throw Error(fault(Errc::shape, "cols", w.cols, round_up<std::size_t>(w.cols, vec_dim)));
   }
   const std::size_t positions = w.cols / vec_dim, total = w.rows * positions;
   const bool all = count >= total;
@@ -46,46 +49,37 @@ std::vector<float> train_codebooks(MatrixView<const float> sample, const EncodeO
     throw Error(fault(Errc::bad_argument, "codebook sample", sample.rows, q.entries), {},
                 "a codebook needs at least as many sample vectors of 8 as it has entries");
   }
-  const std::size_t table = std::size_t{1} << q.index_bits, n = sample.rows;
-  std::vector<float> books(q.stages * table * vec_dim), rest(n * vec_dim);
-  for (std::size_t i = 0; i < n; ++i) std::copy_n(sample.row(i).data(), 8, rest.data() + 8 * i);
-  Random random(options.seed);
-  std::vector<std::uint32_t> label(n);
-  for (std::size_t s = 0; s < q.stages; ++s) {
-    float* book = books.data() + s * table * vec_dim;
-    for (std::size_t e = 0; e < q.entries; ++e) {
-      std::copy_n(rest.data() + 8 * random.below(n), 8, book + 8 * e);
-    }
-    for (int round = 0; round <= 6; ++round) {
-      std::vector<double> sum(q.entries * 8);
-      std::vector<std::size_t> members(q.entries);
-      for (std::size_t i = 0; i < n; ++i) {
-        float least = INFINITY;
-        for (std::size_t e = 0; e < q.entries; ++e) {
-          float distance = 0;
-          for (std::size_t d = 0; d < 8; ++d) {
-            const float diff = rest[8 * i + d] - book[8 * e + d];
-            distance += diff * diff;
-          }
-          if (distance < least) least = distance, label[i] = static_cast<std::uint32_t>(e);
-        }
-        ++members[label[i]];
-        for (std::size_t d = 0; d < 8; ++d) sum[8 * label[i] + d] += rest[8 * i + d];
+  const EffortPlan plan = effort_plan(options.effort);
+  // An even subset, dense for the loops that follow.
+  const std::size_t count = std::min<std::size_t>(sample.rows, plan.sample_vectors);
+  std::vector<float> x(count * vec_dim);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t at = i * (sample.rows / count) + i * (sample.rows % count) / count;
+    for (std::size_t d = 0; d < vec_dim; ++d) {
+      const float value = sample(at, d);
+      if (!std::isfinite(value)) {
+        throw Error(fault(Errc::out_of_range, "codebook sample"), {}, "a value is not finite");
       }
-      for (std::size_t e = 0; e < q.entries && round < 6; ++e) {
-        if (members[e] == 0) {
-          std::copy_n(rest.data() + 8 * random.below(n), 8, book + 8 * e);
-          continue;
-        }
-        for (std::size_t d = 0; d < 8; ++d) {
-          book[8 * e + d] = f16_to_f32(
-              f32_to_f16(static_cast<float>(sum[8 * e + d] / static_cast<double>(members[e]))));
-        }
-      }
+      x[i * vec_dim + d] = value;
     }
-    for (std::size_t i = 0; i < n; ++i) {
-      for (std::size_t d = 0; d < 8; ++d) rest[8 * i + d] -= book[8 * label[i] + d];
+  }
+
+  CodebookFit fit(std::move(x), options);
+  fit.start(plan.means_rounds);
+  const int rounds = plan.joint_rounds + plan.final_rounds;
+  for (int round = 0; round < rounds; ++round) {
+    fit.encode(round < plan.joint_rounds ? plan.joint_beam : plan.beam);
+    fit.refit();
+    const double left = 1.0 - (round + 1.0) / std::max(1, plan.joint_rounds);
+    if (plan.noise > 0 && left > 0) fit.disturb(plan.noise * std::sqrt(left));
+  }
+  std::vector<float> books = fit.take_books();
+  for (float& value : books) {
+    const std::uint16_t bits = f32_to_f16(value);
+    if (!f16_is_finite(bits)) {
+      throw Error(fault(Errc::out_of_range, "codebook"), {}, "an entry is too large for f16");
     }
+    value = f16_to_f32(bits);
   }
   return books;
 }

@@ -78,8 +78,8 @@ TEST_CASE("absmax bytes are those of the independent quantizer") {
       const auto x = golden.get<float>(at + "x");
       const auto& shape = golden[at + "x"].shape;
       const Quantized q(fmt, {x.data(), shape[0], shape[1]}, GroupScale::absmax);
-      CHECK(q.payload == golden[at + "payload"].bytes);
-      CHECK(q.scales == golden[at + "scales"].bytes);
+      CHECK((q.payload == golden[at + "payload"].bytes));
+      CHECK((q.scales == golden[at + "scales"].bytes));
       const auto y = golden.get<float>(at + "y");
       std::vector<float> row(shape[1]);
       for (std::size_t r = 0; r < shape[0]; ++r) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "waste/arch/cpu.hpp"
+#include "waste/kernels/encode_kernels.hpp"
 #include "waste/kernels/matrix_kernels.hpp"
 #include "waste/kernels/step_kernels.hpp"
 
@@ -13,6 +14,7 @@ struct KernelTable {
   arch::Tier tier;
   const MatrixKernels* matrix;
   const StepKernels* step;
+  const EncodeKernels* encode;
 };
 
 /// The table of a tier. Throws Error (unsupported) when it cannot run here.
