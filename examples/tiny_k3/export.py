@@ -22,7 +22,10 @@ PREFIX = "language_model."
 SHARDS = [f"model-{i:05d}-of-00002.safetensors" for i in (1, 2)]
 DTYPES = {torch.bfloat16: "BF16", torch.float32: "F32", torch.uint8: "U8"}
 TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
-KDA = "q_proj q_conv1d k_proj k_conv1d v_proj v_conv1d f_a_proj f_b_proj b_proj dt_bias A_log g_proj o_norm o_proj"
+KDA = (
+    "q_proj q_conv1d k_proj k_conv1d v_proj v_conv1d f_a_proj f_b_proj b_proj dt_bias A_log"
+    " g_proj o_norm o_proj"
+)
 MLA = "q_a_proj q_a_layernorm q_b_proj kv_a_proj_with_mqa kv_a_layernorm kv_b_proj g_proj o_proj"
 MOE = (
     "gate gate.e_score_correction_bias routed_expert_down_proj routed_expert_up_proj"
@@ -102,7 +105,7 @@ def read_safetensors(path):
 
 
 def load(folder):
-    """The model stored in `folder`: bf16 widened, MXFP4 decoded, so its weights are those stored."""
+    """The model stored in `folder`; its weights are those stored, widened and decoded."""
     folder = pathlib.Path(folder)
     config = json.loads((folder / "config.json").read_text())["text_config"]
     stored = {}
