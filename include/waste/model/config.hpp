@@ -1,0 +1,29 @@
+// How to run a model: epsilons, threads, precision, context.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+
+#include "waste/format/model_config.hpp"
+#include "waste/nn/matvec.hpp"
+
+namespace waste::model {
+
+struct ModelOptions {
+  Exec exec;
+  /// Epsilon of q_a_layernorm and kv_a_layernorm. Published code: 1e-6, its norm class's default.
+  float eps_a = 1e-6f;
+  /// Epsilon of the L2 normalisation of q and k in KDA. Published kernels: 1e-6.
+  float l2_eps = 1e-6f;
+  /// Tokens that go through a layer together. The result is the same for every value; memory of
+  /// activations and lookup tables is not. 0: as many as 64 MiB of tables allow, at most 32.
+  std::size_t chunk_tokens = 0;
+
+  /// The two epsilons as another engine (sqliteai/waste 0.6.6) has them, for comparisons with it.
+  void use_compat_epsilons(const format::ModelConfig& config) noexcept {
+    eps_a = config.rms_norm_eps;
+    l2_eps = 1e-12f;
+  }
+};
+
+}  // namespace waste::model

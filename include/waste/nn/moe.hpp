@@ -1,0 +1,223 @@
+// A mixture-of-experts layer: router, routed experts from a provider, shared expert, latent space.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "waste/core/error.hpp"
+#include "waste/core/matrix_view.hpp"
+#include "waste/core/parallel.hpp"
+#include "waste/nn/ffn.hpp"
+#include "waste/nn/matvec.hpp"
+#include "waste/nn/norm.hpp"
+#include "waste/nn/router.hpp"
+#include "waste/nn/scratch.hpp"
+
+namespace waste::nn {
+
+/// One routed expert, quantized or plain, for as long as `keep` lives.
+struct ExpertLease {
+  std::variant<ExpertView, FfnWeights> weights;
+  std::shared_ptr<const void> keep;
+};
+
+/// Codebooks that all VQ experts of a layer share, f32 [stages][2^index_bits][8] each: what tables
+/// of gate and up are built from before any expert is there.
+struct SharedCodebooks {
+  format::ExpertQuant quant;
+  const float* gate = nullptr;
+  const float* up = nullptr;
+};
+
+/// Where a layer's experts come from. get() is called from several threads at once; each thread
+/// holds one lease at a time.
+class ExpertProvider {
+ public:
+  virtual ~ExpertProvider() = default;
+  /// The experts that the calls of get() which follow will ask for, each once, in the order of
+  /// their first use. A place to start reads; doing nothing is right.
+  virtual void prepare(std::span<const ExpertId>) {}
+  /// Nothing where the experts are plain matrices.
+  virtual std::optional<SharedCodebooks> codebooks() const { return std::nullopt; }
+  /// Throws Error; a failed read is never answered with other weights.
+  virtual ExpertLease get(ExpertId expert) = 0;
+};
+
+struct MoeWeights {
+  TrunkMatrix router;           ///< [experts][hidden]
+  std::span<const float> bias;  ///< [experts], for the choice only
+  RouterSpec spec;
+  PairActivation act;
+  std::size_t inter = 0;                              ///< rows of a routed expert's gate and up
+  std::optional<TrunkMatrix> latent_down, latent_up;  ///< [latent][hidden], [hidden][latent]
+  std::span<const float> latent_norm;                 ///< [latent]; empty: no norm
+  std::optional<FfnWeights> shared;
+  float eps = 1e-6f;  ///< of latent_norm
+};
+
+/// What a token chose; for observers.
+struct Routing {
+  MatrixView<const std::uint32_t> ids;  ///< [tokens][top_k], in selection order
+  MatrixView<const float> weights;      ///< [tokens][top_k]
+};
+
+/// Memory that moe() keeps between calls, one per session.
+struct MoeWorkspace {
+  struct Worker {
+    VqTable down;
+    Scratch scratch;
+  };
+  std::vector<VqTable> gate, up;  ///< one table per token of a call
+  std::vector<std::uint32_t> ids;
+  std::vector<ExpertId> order;  ///< distinct experts of a call
+  std::vector<std::vector<std::pair<std::uint32_t, std::uint32_t>>> users;  ///< (token, slot) each
+  WorkerPool<Worker> pool;
+};
+
+namespace detail {
+
+inline void fit_table(VqTable& table, const format::ExpertQuant& quant, std::size_t cols,
+                      kernels::Precision precision) {
+  if (table.bytes() == 0 || !(table.quant() == quant) || table.cols() != cols ||
+      table.precision() != precision) {
+    table = VqTable(precision, quant, cols);
+  }
+}
+
+/// The order of first use, and who uses what, from ids [tokens][top_k].
+inline void group_by_expert(MoeWorkspace& space, std::size_t tokens, std::size_t top_k,
+                            std::size_t experts) {
+  constexpr std::uint32_t none = 0xffffffffu;
+  std::vector<std::uint32_t> place(experts, none);
+  space.order.clear();
+  for (auto& u : space.users) u.clear();
+  for (std::uint32_t t = 0; t < tokens; ++t) {
+    for (std::uint32_t j = 0; j < top_k; ++j) {
+      const std::uint32_t e = space.ids[t * top_k + j];
+      if (place[e] == none) {
+        place[e] = static_cast<std::uint32_t>(space.order.size());
+        space.order.push_back(ExpertId{e});
+        if (space.users.size() < space.order.size()) space.users.emplace_back();
+      }
+      space.users[place[e]].emplace_back(t, j);
+    }
+  }
+}
+
+}  // namespace detail
+
+/// out[t] = sum over j of w_j down_j(act(gate_j xin, up_j xin)) in selection order [normed and
+/// projected up where latent] + shared(x[t]); xin = latent_down x[t], or x[t]. x and out
+/// [tokens][hidden]. Each distinct expert is asked for once per call; the tables of gate and up are
+/// built once per token. The same bits for any split of tokens into calls and any thread count.
+/// Throws Error (shape, mismatch) and whatever the provider throws. model-math, section 5.
+/// `observe`, where set, is shown the choice; its views last until it returns.
+inline void moe(const MoeWeights& w, ExpertProvider& provider, MatrixView<const float> x,
+                MatrixView<float> out, Scratch& scratch, MoeWorkspace& space, const Exec& exec,
+                const std::function<void(const Routing&)>& observe = {}) {
+  const std::size_t tokens = x.rows, experts = w.router.rows(), top_k = w.spec.top_k;
+  const kernels::StepKernels& step = *exec.table().step;
+  const Scratch::Frame frame(scratch);
+
+  const auto scores = scratch.matrix(tokens, experts);
+  const auto weights = scratch.matrix(tokens, top_k);
+  matmul(w.router, x, scores, exec);
+  space.ids.resize(tokens * top_k);
+  for (std::size_t t = 0; t < tokens; ++t) {
+    route(scores.row(t), w.bias, w.spec, {&space.ids[t * top_k], top_k}, weights.row(t), exec);
+  }
+  if (observe) observe({{space.ids.data(), tokens, top_k}, weights});
+  detail::group_by_expert(space, tokens, top_k, experts);
+  provider.prepare(space.order);
+
+  MatrixView<const float> xin = x;
+  if (w.latent_down) {
+    const auto low = scratch.matrix(tokens, w.latent_down->rows());
+    matmul(*w.latent_down, x, low, exec);
+    xin = low;
+  }
+  const std::size_t width = xin.cols;
+  const auto parts = scratch.matrix(tokens * top_k, width);  // row t * top_k + j
+
+  Exec one = exec;
+  one.threads = 1;
+  if (const auto books = provider.codebooks()) {
+    if (space.gate.size() < tokens) {
+      space.gate.resize(tokens);
+      space.up.resize(tokens);
+    }
+    const Exec& build = tokens == 1 ? exec : one;
+    parallel_for(2 * tokens, tokens == 1 ? 1 : exec.threads, [&](std::size_t i) {
+      VqTable& table = i % 2 == 0 ? space.gate[i / 2] : space.up[i / 2];
+      detail::fit_table(table, books->quant, width, exec.precision);
+      table.build(i % 2 == 0 ? books->gate : books->up, xin.row(i / 2), build);
+    });
+  }
+
+  const auto quantized = [&](const ExpertView& e, MoeWorkspace::Worker& worker, std::size_t i) {
+    detail::fit_table(worker.down, e.down.quant, e.down.cols(), exec.precision);
+    const auto hidden = worker.scratch.matrix(2, w.inter);
+    for (const auto& [t, j] : space.users[i]) {
+      matvec(e.gate, space.gate[t], hidden.row(0), one);
+      matvec(e.up, space.up[t], hidden.row(1), one);
+      w.act(step, hidden.row(0).data(), hidden.row(1).data(), w.inter, hidden.row(0).data());
+      worker.down.build(e.down.codebooks, hidden.row(0), one);
+      matvec(e.down, worker.down, parts.row(t * top_k + j), one);
+    }
+  };
+  const auto plain = [&](const FfnWeights& e, MoeWorkspace::Worker& worker, std::size_t i) {
+    const auto& users = space.users[i];
+    const auto in = worker.scratch.matrix(users.size(), width);
+    const auto y = worker.scratch.matrix(users.size(), width);
+    for (std::size_t r = 0; r < users.size(); ++r) {
+      std::copy_n(xin.row(users[r].first).data(), width, in.row(r).data());
+    }
+    ffn(e, w.act, in, y, worker.scratch, one);
+    for (std::size_t r = 0; r < users.size(); ++r) {
+      std::copy_n(y.row(r).data(), width,
+                  parts.row(users[r].first * top_k + users[r].second).data());
+    }
+  };
+  const unsigned threads = threads_for(tokens * top_k * 3 * w.inter * width, exec);
+  parallel_for(space.order.size(), threads, [&](std::size_t i) {
+    const ExpertLease lease = provider.get(space.order[i]);
+    WorkerPool<MoeWorkspace::Worker>::Loan worker(space.pool);
+    const Scratch::Frame inner(worker->scratch);
+    if (const auto* view = std::get_if<ExpertView>(&lease.weights)) {
+      quantized(*view, *worker, i);
+    } else {
+      plain(std::get<FfnWeights>(lease.weights), *worker, i);
+    }
+  });
+
+  const auto y = w.latent_up ? scratch.matrix(tokens, width) : out;
+  require_size("expert width", y.cols, width);
+  for (std::size_t t = 0; t < tokens; ++t) {
+    const float* rows[1] = {parts.row(t * top_k).data()};
+    step.mix_rows(rows, &weights(t, 0), 1, width, y.row(t).data());
+    for (std::size_t j = 1; j < top_k; ++j) {
+      step.axpy(weights(t, j), parts.row(t * top_k + j).data(), width, y.row(t).data());
+    }
+  }
+  if (w.latent_up) {
+    if (!w.latent_norm.empty()) rms_norm(y, w.latent_norm, w.eps, y, exec);
+    matmul(*w.latent_up, y, out, exec);
+  }
+  if (w.shared) {
+    const auto s = scratch.matrix(tokens, out.cols);
+    ffn(*w.shared, w.act, x, s, scratch, exec);
+    for (std::size_t t = 0; t < tokens; ++t) {
+      step.add(out.row(t).data(), s.row(t).data(), out.cols, out.row(t).data());
+    }
+  }
+}
+
+}  // namespace waste::nn

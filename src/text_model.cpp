@@ -1,0 +1,157 @@
+#include <algorithm>
+
+#include "waste/model/kimi.hpp"
+
+namespace waste::model {
+namespace {
+
+/// A layer's experts, as the forward pass asks for them.
+class LayerExperts final : public nn::ExpertProvider {
+ public:
+  LayerExperts(Weights& weights, std::uint32_t layer) : weights_(weights), layer_{layer} {}
+  void prepare(std::span<const ExpertId> order) override { weights_.prepare(layer_, order); }
+  std::optional<nn::SharedCodebooks> codebooks() const override {
+    return weights_.codebooks(layer_);
+  }
+  nn::ExpertLease get(ExpertId expert) override { return weights_.expert(layer_, expert); }
+
+ private:
+  Weights& weights_;
+  LayerId layer_;
+};
+
+void add_to(MatrixView<float> x, MatrixView<const float> y, const Exec& exec) {
+  exec.table().step->add(x.data, y.data, x.rows * x.cols, x.data);
+}
+
+}  // namespace
+
+void TextModel::attention(const Layer& layer, std::size_t index, Session& session,
+                          MatrixView<const float> x, MatrixView<float> out) const {
+  if (layer.kda) {
+    nn::kda(*layer.kda, session.kda(index), x, out, session.scratch_, options_.exec);
+  } else {
+    nn::MlaCache cache = session.mla(index, x.rows);
+    nn::mla(*layer.mla, cache, x, out, session.scratch_, session.mla_workers_, options_.exec);
+    session.layers_[index].used = cache.used;
+  }
+}
+
+void TextModel::ffn(const Layer& layer, std::uint32_t index, Session& session,
+                    MatrixView<const float> x, MatrixView<float> out,
+                    const Observer& observer) const {
+  if (layer.dense) {
+    nn::ffn(*layer.dense, activation_, x, out, session.scratch_, options_.exec);
+    return;
+  }
+  LayerExperts experts(*weights_, index);
+  std::function<void(const nn::Routing&)> observe;
+  if (observer.routing) {
+    observe = [&](const nn::Routing& routing) { observer.routing(index, routing); };
+  }
+  nn::moe(*layer.moe, experts, x, out, session.scratch_, session.moe_, options_.exec, observe);
+}
+
+void TextModel::chunk(Session& session, std::span<const std::uint32_t> tokens,
+                      MatrixView<float> logits, const Observer& observer) const {
+  const std::size_t count = tokens.size(), hidden = config().hidden_size;
+  const float eps = config().rms_norm_eps;
+  const std::uint32_t block = config().attn_res_block_size.value_or(0);
+  const Exec& exec = options_.exec;
+  nn::Scratch& scratch = session.scratch_;
+  const nn::Scratch::Frame frame(scratch);
+  MatrixView<float> stream = scratch.matrix(count, hidden);  // the residual stream
+  MatrixView<float> part = scratch.matrix(count, hidden);    // what a sublayer adds
+  const MatrixView<float> input = scratch.matrix(count, hidden);
+  std::vector<MatrixView<float>> blocks;
+
+  for (std::size_t t = 0; t < count; ++t) weights_->embedding(tokens[t], stream.row(t));
+  for (std::size_t t = 0; t < count; ++t) weights_->begin_token();
+
+  for (std::uint32_t index = 0; index < layers_.size(); ++index) {
+    const Layer& layer = layers_[index];
+    MatrixView<const float> x = stream;
+    if (!blocks.empty()) {
+      nn::attention_residual(layer.attention_residual, stream, blocks, input, scratch, exec);
+      x = input;
+    }
+    nn::rms_norm(x, layer.input_norm, eps, input, exec);
+    attention(layer, index, session, input, part);
+    if (block != 0 && index % block == 0) {
+      blocks.push_back(stream);  // the sum so far is set aside and starts again
+      stream = part;
+      part = scratch.matrix(count, hidden);
+    } else {
+      add_to(stream, part, exec);
+    }
+    x = stream;
+    if (block != 0) {
+      nn::attention_residual(layer.ffn_residual, stream, blocks, input, scratch, exec);
+      x = input;
+    }
+    nn::rms_norm(x, layer.post_attention_norm, eps, input, exec);
+    ffn(layer, index, session, input, part, observer);
+    add_to(stream, part, exec);
+    if (observer.layer) observer.layer(index, stream);
+  }
+  session.position_ += count;
+
+  if (logits.rows == 0) return;
+  const auto tail = [&](MatrixView<float> m) {
+    return MatrixView<float>(m.row(count - logits.rows).data(), logits.rows, hidden, m.stride);
+  };
+  if (block != 0) {
+    std::vector<MatrixView<float>> tails;
+    for (const auto& b : blocks) tails.push_back(tail(b));
+    nn::attention_residual(output_residual_, tail(stream), tails, tail(input), scratch, exec);
+    nn::rms_norm(tail(input), final_norm_, eps, tail(input), exec);
+  } else {
+    nn::rms_norm(tail(stream), final_norm_, eps, tail(input), exec);
+  }
+  matmul(lm_head_, tail(input), logits, exec);
+}
+
+void TextModel::forward(Session& session, std::span<const std::uint32_t> tokens,
+                        MatrixView<float> logits, const Observer& observer) const {
+  if (session.broken()) {
+    throw Error(fault(Errc::bad_argument, "session"), {},
+                "an earlier pass failed midway; reset it first");
+  }
+  nn::require_size("layers of the session", session.layers_.size(), layers_.size());
+  for (const std::uint32_t token : tokens) {
+    if (token >= config().vocab_size) {
+      throw Error(fault(Errc::out_of_range, "token", token, config().vocab_size));
+    }
+  }
+  if (tokens.size() > session.room()) {
+    throw Error(
+        fault(Errc::out_of_range, "context", session.position() + tokens.size(), session.context()),
+        {}, "the sequence is longer than the context it was started with");
+  }
+  if (logits.rows > tokens.size()) {
+    throw Error(fault(Errc::shape, "logits", logits.rows, tokens.size()));
+  }
+  if (logits.rows != 0) nn::require_size("logits", logits.cols, config().vocab_size);
+
+  const std::size_t silent = tokens.size() - logits.rows;  // tokens without logits
+  session.broken_ = true;  // until every chunk has passed every layer
+  for (std::size_t first = 0; first < tokens.size(); first += chunk_) {
+    const std::size_t n = std::min(chunk_, tokens.size() - first);
+    const std::size_t skip = std::clamp(silent, first, first + n) - first;
+    MatrixView<float> rows;
+    if (skip < n) {
+      rows = {logits.row(first + skip - silent).data(), n - skip, logits.cols, logits.stride};
+    }
+    chunk(session, tokens.subspan(first, n), rows, observer);
+  }
+  session.broken_ = false;
+}
+
+std::vector<float> TextModel::logits_after(Session& session,
+                                           std::span<const std::uint32_t> tokens) const {
+  std::vector<float> out(config().vocab_size);
+  forward(session, tokens, {out.data(), 1, out.size()});
+  return out;
+}
+
+}  // namespace waste::model
