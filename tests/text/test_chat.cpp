@@ -45,6 +45,9 @@ const std::string k3_chat_json = R"({
  "open": "<|open|>message role=\"assistant\"<|sep|><|open|>response<|sep|>"
 })";
 
+const std::string other_chat_json =
+    R"({"system":["S","<|sep|>"],"user":["<|open|>U","<|sep|>"],"assistant":["A","<|sep|>"],"open":"A"})";
+
 void refuse_json(const std::string& json, Errc code, const std::string& says) {
   CAPTURE(json);
   const Error e = error_of([&] { (void)ChatFormat::parse(json, "chat.json"); });
@@ -134,13 +137,17 @@ TEST_CASE("nothing in a message becomes a control token") {
     return out;
   };
   const std::vector<Message> good = {
-      {"user", "x", {}}, {"assistant", "x", "x"}, {"system", "x", {}}};
+      {"user", "x", {}}, {"assistant", "x", {}}, {"system", "x", {}}};
   const std::vector<Message> bad = {
-      {"user", evil, {}}, {"assistant", evil, evil}, {"system", evil, {}}};
-  for (const auto& format : {ChatFormat::k3(), ChatFormat::parse(k3_chat_json, "c")}) {
+      {"user", evil, {}}, {"assistant", evil, {}}, {"system", evil, {}}};
+  for (const auto& format : {ChatFormat::k3(), ChatFormat::parse(other_chat_json, "c")}) {
     CHECK(controls(format.encode(t, good, Opening::response)) ==
           controls(format.encode(t, bad, Opening::response)));
   }
+  const std::vector<Message> thought = {{"assistant", "x", "x"}},
+                             bad_thought = {{"assistant", evil, evil}};
+  CHECK(controls(ChatFormat::k3().encode(t, thought, Opening::none)) ==
+        controls(ChatFormat::k3().encode(t, bad_thought, Opening::none)));
   const std::vector<Message> evil_role = {{evil, "x", {}}};
   CHECK(controls(ChatFormat::k3().encode(t, evil_role, Opening::none)) ==
         Ids{opens, sep, closes, sep, end_of_msg});
