@@ -18,16 +18,18 @@ constexpr std::size_t group = format::group;
 // Round half to even for |v| < 2^22: the sum has no bits below 1.
 inline float round_even(float v) noexcept { return (v + 12582912.0f) - 12582912.0f; }
 
-// Codes of x against `scale`, and the squared error, summed in 16 fixed partial sums.
-float round_codes(const float* x, float scale, GroupCodes range, float* codes) noexcept {
+inline float code_of(float x, float inverse, float low, float high) noexcept {
+  return round_even(std::min(std::max(x * inverse, low), high));
+}
+
+// The squared error of the nearest codes for `scale`, summed in 16 fixed partial sums.
+float rounding_error(const float* x, float scale, GroupCodes range) noexcept {
   const float inverse = 1.0f / scale;
   const float low = static_cast<float>(range.lowest), high = static_cast<float>(range.highest);
   float sums[16] = {};
   for (std::size_t i = 0; i < group; i += 16) {
     for (std::size_t k = 0; k < 16; ++k) {
-      const float code = round_even(std::min(std::max(x[i + k] * inverse, low), high));
-      const float error = x[i + k] - scale * code;
-      codes[i + k] = code;
+      const float error = x[i + k] - scale * code_of(x[i + k], inverse, low, high);
       sums[k] += error * error;
     }
   }
@@ -35,6 +37,14 @@ float round_codes(const float* x, float scale, GroupCodes range, float* codes) n
     for (std::size_t k = 0; k < width; ++k) sums[k] += sums[k + width];
   }
   return sums[0];
+}
+
+void round_codes(const float* x, float scale, GroupCodes range, std::int8_t* codes) noexcept {
+  const float inverse = 1.0f / scale;
+  const float low = static_cast<float>(range.lowest), high = static_cast<float>(range.highest);
+  for (std::size_t i = 0; i < group; ++i) {
+    codes[i] = static_cast<std::int8_t>(code_of(x[i], inverse, low, high));
+  }
 }
 
 double squared_error(const float* x, float scale, const std::int8_t* codes) noexcept {
@@ -47,11 +57,11 @@ double squared_error(const float* x, float scale, const std::int8_t* codes) noex
 }
 
 // The scale that minimises |x - scale * codes|^2.
-float fitted_scale(const float* x, const float* codes) noexcept {
+float fitted_scale(const float* x, const std::int8_t* codes) noexcept {
   double dot = 0, norm = 0;
   for (std::size_t i = 0; i < group; ++i) {
     dot += static_cast<double>(x[i]) * codes[i];
-    norm += static_cast<double>(codes[i]) * codes[i];
+    norm += codes[i] * codes[i];
   }
   return norm > 0 ? static_cast<float>(dot / norm) : 0.0f;
 }
@@ -66,38 +76,41 @@ std::uint16_t search_group_scale(Fmt fmt, const float* x, std::uint16_t scale,
   const double start = squared_error(x, f16_to_f32(scale), codes);
   if (start == 0) return scale;
 
-  float trial[group], best_codes[group];
   float best = INFINITY;
   std::uint16_t best_scale = scale;
   const auto attempt = [&](float wanted) {
     const std::uint16_t bits = f32_to_f16(wanted);
     const float value = f16_to_f32(bits);
     if (value == 0 || !f16_is_finite(bits)) return;
-    const float error = round_codes(x, value, range, trial);
+    const float error = rounding_error(x, value, range);
     if (error < best) {
       best = error;
       best_scale = bits;
-      std::memcpy(best_codes, trial, sizeof trial);
     }
   };
   // The largest magnitude sits at a code between a little inside the range and well beyond it.
   const float reach = static_cast<float>(-range.lowest);
-  const int steps = fmt == Fmt::q8g ? 5 : 24;
-  const float first = fmt == Fmt::q8g ? 0.995f : 0.80f, last = fmt == Fmt::q8g ? 1.01f : 1.9f;
-  for (int k = 0; k < steps; ++k) {
-    const float ratio =
-        first + (last - first) * static_cast<float>(k) / static_cast<float>(steps - 1);
-    attempt(top / (reach * ratio));
-    if (range.highest != -range.lowest) attempt(-top / (reach * ratio));
+  const bool wide = fmt == Fmt::q8g;
+  const float first = wide ? 0.995f : 0.82f, step = wide ? 0.004f : 0.09f;
+  for (int k = 0; k < (wide ? 4 : 12); ++k) {
+    const float trial = top / (reach * (first + step * static_cast<float>(k)));
+    attempt(trial);
+    if (range.highest != -range.lowest) attempt(-trial);
   }
-  for (int round = 0; round < 4 && best < INFINITY; ++round) {
-    const float before = best;
-    attempt(fitted_scale(x, best_codes));
-    if (!(best < before)) break;
+  const float coarse = f16_to_f32(best_scale);
+  const float ratio = top / (reach * std::fabs(coarse));
+  for (const float part : {-0.6f, -0.3f, 0.3f, 0.6f}) {
+    attempt(coarse * ratio / (ratio + part * step));
+  }
+  std::int8_t rounded[group];
+  for (int round = 0; round < 3 && best < INFINITY; ++round) {
+    const std::uint16_t before = best_scale;
+    round_codes(x, f16_to_f32(best_scale), range, rounded);
+    attempt(fitted_scale(x, rounded));
+    if (best_scale == before) break;
   }
   if (!(best < INFINITY)) return scale;
-  std::int8_t rounded[group];
-  for (std::size_t i = 0; i < group; ++i) rounded[i] = static_cast<std::int8_t>(best_codes[i]);
+  round_codes(x, f16_to_f32(best_scale), range, rounded);
   if (!(squared_error(x, f16_to_f32(best_scale), rounded) < start)) return scale;
   std::memcpy(codes, rounded, sizeof rounded);
   return best_scale;

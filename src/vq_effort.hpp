@@ -24,9 +24,9 @@ inline EffortPlan effort_plan(Effort effort) noexcept {
     case Effort::fast:
       return {1, 0, 300000, 12, 0, 1, 0, 0};
     case Effort::standard:
-      return {16, 0, 300000, 8, 8, 4, 8, 0.3};
+      return {16, 0, 300000, 8, 8, 4, 8, 0.15};
     case Effort::best:
-      return {32, 2, 300000, 8, 8, 8, 8, 0.3};
+      return {32, 2, 300000, 8, 16, 8, 8, 0.15};
   }
   return {};
 }

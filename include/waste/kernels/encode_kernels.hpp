@@ -27,16 +27,14 @@ struct SearchBooks {
 inline constexpr int search_reach = 1540;
 inline constexpr int search_limit = 2490;
 
-/// The widest beam.
-inline constexpr std::size_t max_beam = 64;
-
 struct EncodeKernels {
   /// For each of `count` targets i16 [count][8] (4 T, |T| <= search_limit), the indices
   /// u8 [count][stages] whose entries sum closest to it among those that a beam of `beam` paths
-  /// visits. beam: 1 (greedy), 4, 8, 16, 32 or 64. At each stage every path is extended by the best
-  /// entry in each of the 16 classes `entry mod 16`, and the `beam` best extensions live on; the
-  /// last stage takes the best of all. Pure integer arithmetic with a fixed rule for ties (lower
-  /// path, then lower row of 16, then lower class): the same indices on every tier.
+  /// visits. beam: 1 (greedy), 4, 8, 16 or 32. At the first stage every entry begins a path;
+  /// at later ones a path is extended by the best entry in each of the 16 classes `entry mod 16`,
+  /// and the `beam` best extensions live on; the last stage takes the best of all. Pure integer
+  /// arithmetic with a fixed rule for ties (lower path, then lower row of 16, then lower class):
+  /// the same indices on every tier.
   void (*search)(const SearchBooks& books, const std::int16_t* targets, std::size_t count,
                  std::size_t beam, std::uint8_t* indices) noexcept;
 };

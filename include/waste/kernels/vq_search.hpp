@@ -243,7 +243,6 @@ struct vq_search {
   void operator()(Arch, const SearchBooks& books, const std::int16_t* targets, std::size_t count,
                   std::size_t beam, std::uint8_t* indices) const noexcept {
     using namespace search_detail;
-    if (beam >= 64) return search_all<Arch, 64>(books, targets, count, indices);
     if (beam >= 32) return search_all<Arch, 32>(books, targets, count, indices);
     if (beam >= 16) return search_all<Arch, 16>(books, targets, count, indices);
     if (beam >= 8) return search_all<Arch, 8>(books, targets, count, indices);

@@ -13,8 +13,8 @@ namespace waste::quant {
 
 /// How much work choosing indices and codebooks may cost.
 ///   fast      greedy: stage after stage, nearest entry
-///   standard  beam search, codebooks of all stages fitted together
-///   best      a wider beam, longer fitting, row scales refitted and rows coded again
+///   standard  beam search of width 16, codebooks of all stages fitted together
+///   best      width 32, longer fitting, rows coded again for their refitted scales
 enum class Effort : std::uint8_t { fast, standard, best };
 
 struct EncodeOptions {
