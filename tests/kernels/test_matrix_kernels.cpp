@@ -254,27 +254,196 @@ TEST_CASE("exact VQ products hold over a million columns", "[kernels][vq]") {
   }
 }
 
-TEST_CASE("a VQ product of a row range equals the whole one's rows", "[kernels][vq]") {
-  for (const std::uint32_t block : {64u, 0u}) {
-    for (const auto& quant : test::every_quant(block)) {
-      const auto c = test::make_vq(quant, 200, 328, Scales::mixed, 11);
-      const Input x(328, 12);
-      const auto& w = c.view;
+namespace {
+
+/// Half a step for every lookup of a row: no rounding of table entries can move its sum further.
+double worst_case(const VqMatrix& w, kernels::Precision precision, const kernels::MatrixKernels& k,
+                  const float* x) {
+  const kernels::TableLayout layout(precision, w.quant, w.n_cols);
+  AlignedBuffer<std::uint8_t> table(layout.bytes(), 64);
+  k.vq_table_build(precision, w.quant, w.codebooks, x, w.n_cols, table.data(), 0, layout.chunks);
+  const bool split = precision == kernels::Precision::split8;
+  const double first = split ? (w.quant.stages <= 4 ? 1 : 2) : 0, second = w.quant.stages - first;
+  double sum = 0;
+  for (std::size_t c = 0; c < layout.chunks; ++c) {
+    kernels::ChunkSteps steps;
+    std::memcpy(&steps, table.data() + c * sizeof steps, sizeof steps);
+    const double n = static_cast<double>(std::min<std::size_t>(32, layout.positions - 32 * c));
+    sum += n * 0.5 * (first * steps.steps[0] + second * steps.steps[1]);
+  }
+  return sum;
+}
+
+}  // namespace
+
+TEST_CASE("byte tables stay within half a step a lookup, and agree across tiers", "[kernels][vq]") {
+  std::uint64_t seed = 900;
+  for (const auto precision : {kernels::Precision::split8, kernels::Precision::hilo14}) {
+    for (const std::uint32_t block : {64u, 0u}) {
+      for (const auto& quant : test::every_quant(block)) {
+        for (const std::size_t rows : {1, 63, 64, 65, 96, 130, 200}) {
+          for (const std::size_t cols : {8, 40, 256, 264}) {
+            const auto c = test::make_vq(quant, rows, cols, every_scale[seed % 5], seed);
+            const auto& w = c.view;
+            const Input x(cols, ++seed);
+            INFO(c.name << (precision == kernels::Precision::split8 ? " split8" : " hilo14"));
+            std::vector<double> want(rows);
+            quant::reference::matvec(w, x.span(), want);
+            std::vector<float> first;
+            for (const arch::Tier tier : arch::runnable_tiers()) {
+              INFO(arch::to_string(tier));
+              const auto& k = *kernels::kernel_table(tier).matrix;
+              std::vector<float> y(rows, -777.0f);
+              vq_product(c, x.data(), precision)(k, y.data());
+              const double bound = worst_case(w, precision, k, x.data());
+              for (std::size_t r = 0; r < rows; ++r) {
+                INFO("row " << r << " got " << y[r] << " want " << want[r]);
+                const double slack = 2e-6 * quant::reference::magnitude(w, x.span(), r) + 1e-40;
+                REQUIRE(std::abs(y[r] - want[r]) <= w.scale(r) * bound * 1.001 + slack);
+              }
+              if (!fused(tier)) continue;
+              if (first.empty()) first = y;
+              REQUIRE(y == first);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("byte tables err by no more than their precision's share", "[kernels][vq]") {
+  for (const auto& quant : test::every_quant(64)) {
+    const std::size_t rows = 256, cols = 2304;
+    const auto c = test::make_vq(quant, rows, cols, Scales::ordinary, 21);
+    const Input x(cols, 22);
+    std::vector<double> want(rows);
+    quant::reference::matvec(c.view, x.span(), want);
+    const auto relative_error = [&](kernels::Precision precision, arch::Tier tier) {
+      std::vector<float> y(rows);
+      vq_product(c, x.data(), precision)(*kernels::kernel_table(tier).matrix, y.data());
+      double error = 0, norm = 0;
+      for (std::size_t r = 0; r < rows; ++r) {
+        error += (y[r] - want[r]) * (y[r] - want[r]);
+        norm += want[r] * want[r];
+      }
+      return std::sqrt(error / norm);
+    };
+    for (const arch::Tier tier : arch::runnable_tiers()) {
+      INFO(arch::to_string(tier) << " " << c.name);
+      CHECK(relative_error(kernels::Precision::exact, tier) < 1e-6);
+      CHECK(relative_error(kernels::Precision::hilo14, tier) < (quant.stages <= 4 ? 6e-4 : 2e-3));
+      CHECK(relative_error(kernels::Precision::split8, tier) < 0.03);
+      // They round, so they cannot be exact: a path that silently computed exactly would show.
+      CHECK(relative_error(kernels::Precision::hilo14, tier) > 1e-6);
+      CHECK(relative_error(kernels::Precision::split8, tier) > 1e-4);
+    }
+  }
+}
+
+TEST_CASE("byte tables sum the same integers on every tier", "[kernels][vq]") {
+  // Small integers: every LUT entry is exact without fused multiply-add too, and so are the codes.
+  for (const auto precision : {kernels::Precision::split8, kernels::Precision::hilo14}) {
+    for (const auto& quant : test::every_quant(64)) {
+      auto c = test::make_vq(quant, 130, 2048, Scales::ordinary, 31);
+      test::Random random(32);
+      for (float& v : c.codebooks) v = static_cast<float>(random.below(17)) - 8.0f;
+      std::vector<float> x(2048), first;
+      for (float& v : x) v = static_cast<float>(random.below(17)) - 8.0f;
+      for (const arch::Tier tier : arch::runnable_tiers()) {
+        INFO(arch::to_string(tier) << " " << c.name);
+        std::vector<float> y(130);
+        vq_product(c, x.data(), precision)(*kernels::kernel_table(tier).matrix, y.data());
+        if (first.empty()) first = y;
+        for (std::size_t r = 0; r < 130; ++r) {
+          // 1e-5 of a sum's typical size is far below what one integer more or less would do.
+          REQUIRE(std::abs(y[r] - first[r]) <= 1e-5f * c.view.scale(r) * 5000.0f);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("byte tables of inputs that have no range are exact", "[kernels][vq]") {
+  for (const auto precision : {kernels::Precision::split8, kernels::Precision::hilo14}) {
+    for (const auto& quant : test::every_quant(64)) {
+      auto c = test::make_vq(quant, 70, 264, Scales::ordinary, 41);
       for (const arch::Tier tier : arch::runnable_tiers()) {
         INFO(arch::to_string(tier) << " " << c.name);
         const auto& k = *kernels::kernel_table(tier).matrix;
-        std::vector<float> whole(200), part(200, 5.0f);
-        vq_product(c, x.data(), kernels::Precision::exact)(k, whole.data());
-        const kernels::TableLayout layout(kernels::Precision::exact, quant, w.n_cols);
-        AlignedBuffer<std::uint8_t> table(layout.bytes(), 64);
-        k.vq_table_build(kernels::Precision::exact, quant, w.codebooks, x.data(), w.n_cols,
-                         table.data(), 0, layout.chunks);
-        k.vq_matvec(kernels::Precision::exact, w, table.data(), part.data(), 64, 128);
-        REQUIRE(part[63] == 5.0f);
-        REQUIRE(part[128] == 5.0f);
-        k.vq_matvec(kernels::Precision::exact, w, table.data(), part.data(), 128, 200);
-        k.vq_matvec(kernels::Precision::exact, w, table.data(), part.data(), 0, 64);
-        REQUIRE(part == whole);
+        std::vector<float> x(264, 0.0f), y(70, 1.0f);
+        vq_product(c, x.data(), precision)(k, y.data());
+        REQUIRE(y == std::vector<float>(70, 0.0f));
+        // One vector for all entries of a stage: the minimum carries everything.
+        auto flat = test::make_vq(quant, 70, 264, Scales::ordinary, 41);
+        for (std::size_t i = 0; i < flat.codebooks.size(); ++i) {
+          flat.codebooks[i] = static_cast<float>(i % 8);
+        }
+        for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 3);
+        vq_product(flat, x.data(), precision)(k, y.data());
+        double want = 0;
+        for (std::size_t i = 0; i < x.size(); ++i)
+          want += double{x[i]} * static_cast<double>(i % 8);
+        for (std::size_t r = 0; r < 70; ++r) {
+          REQUIRE(y[r] == Approx(flat.view.scale(r) * want * quant.stages).epsilon(1e-6));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("fast VQ products hold over a million columns", "[kernels][vq]") {
+  // All indices at the largest code of each stage: the 16-bit sums come as close to overflow as
+  // they can.
+  const std::size_t cols = std::size_t{1} << 20;
+  for (const auto precision : {kernels::Precision::split8, kernels::Precision::hilo14}) {
+    for (const auto& quant : {format::vq2r, format::vq3r, format::vq4p}) {
+      auto c = test::make_vq(quant, 2, cols, Scales::ordinary, 5);
+      const std::size_t entries = c.view.table_entries();
+      for (std::size_t s = 0; s < quant.stages; ++s) {
+        for (std::size_t i = 0; i < entries * 8; ++i) {
+          c.codebooks[s * entries * 8 + i] = i / 8 == entries - 1 ? 1.0f : -1.0f;
+        }
+      }
+      std::fill(c.indices.begin(), c.indices.end(), std::uint8_t{0xff});
+      const std::vector<float> x(cols, 1.0f);
+      for (const arch::Tier tier : arch::runnable_tiers()) {
+        INFO(arch::to_string(tier) << " " << c.name);
+        std::vector<float> y(2);
+        vq_product(c, x.data(), precision)(*kernels::kernel_table(tier).matrix, y.data());
+        const double want = static_cast<double>(cols) * quant.stages;
+        for (std::size_t r = 0; r < 2; ++r) {
+          REQUIRE(std::abs(y[r] / c.view.scale(r) - want) <= 0.01 * want);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a VQ product of a row range equals the whole one's rows", "[kernels][vq]") {
+  for (const auto precision :
+       {kernels::Precision::exact, kernels::Precision::split8, kernels::Precision::hilo14}) {
+    for (const std::uint32_t block : {64u, 0u}) {
+      for (const auto& quant : test::every_quant(block)) {
+        const auto c = test::make_vq(quant, 200, 328, Scales::mixed, 11);
+        const Input x(328, 12);
+        const auto& w = c.view;
+        for (const arch::Tier tier : arch::runnable_tiers()) {
+          INFO(arch::to_string(tier) << " " << c.name);
+          const auto& k = *kernels::kernel_table(tier).matrix;
+          std::vector<float> whole(200), part(200, 5.0f);
+          vq_product(c, x.data(), precision)(k, whole.data());
+          const kernels::TableLayout layout(precision, quant, w.n_cols);
+          AlignedBuffer<std::uint8_t> table(layout.bytes(), 64);
+          k.vq_table_build(precision, quant, w.codebooks, x.data(), w.n_cols, table.data(), 0,
+                           layout.chunks);
+          k.vq_matvec(precision, w, table.data(), part.data(), 64, 128);
+          REQUIRE(part[63] == 5.0f);
+          REQUIRE(part[128] == 5.0f);
+          k.vq_matvec(precision, w, table.data(), part.data(), 128, 200);
+          k.vq_matvec(precision, w, table.data(), part.data(), 0, 64);
+          REQUIRE(part == whole);
+        }
       }
     }
   }

@@ -56,6 +56,12 @@ WASTE_INLINE f32x16<Arch> operator+(const f32x16<Arch>& a, const f32x16<Arch>& b
   return out;
 }
 template <class Arch>
+WASTE_INLINE f32x16<Arch> operator-(const f32x16<Arch>& a, const f32x16<Arch>& b) noexcept {
+  f32x16<Arch> out;
+  for (std::size_t i = 0; i < out.count; ++i) out.v[i] = a.v[i] - b.v[i];
+  return out;
+}
+template <class Arch>
 WASTE_INLINE f32x16<Arch> operator*(const f32x16<Arch>& a, const f32x16<Arch>& b) noexcept {
   f32x16<Arch> out;
   for (std::size_t i = 0; i < out.count; ++i) out.v[i] = a.v[i] * b.v[i];

@@ -11,20 +11,18 @@
 namespace waste::kernels {
 
 /// table[v][s][c] = sum over d = 0..7, in that order, of x[8v+d] C_s[c][d]: a product, then seven
-/// fused multiply-adds, for positions position_begin .. position_end - 1. One entry a lane; a
-/// block of entries is transposed once and meets all positions of the range, which the caller
-/// keeps short so that the stores stay in cache.
+/// fused multiply-adds, for `n` positions. One entry a lane; a block of entries is transposed once
+/// and meets all positions, which the caller keeps few so that the stores stay in cache.
 struct lut_build {
   template <class Traits, class Arch>
-  static WASTE_INLINE void positions(const float* codebooks, const float* x,
-                                     std::size_t position_begin, std::size_t position_end,
+  static WASTE_INLINE void positions(const float* codebooks, const float* x, std::size_t n,
                                      float* table) noexcept {
     using batch = arch::f32_batch<Arch>;
     constexpr std::size_t position_floats = Traits::stages * Traits::entries;
     for (std::size_t e = 0; e < position_floats; e += batch::size) {
       batch c[8];
       arch::load_transposed8<Arch>(codebooks + 8 * e, c);
-      for (std::size_t v = position_begin; v < position_end; ++v) {
+      for (std::size_t v = 0; v < n; ++v) {
         const float* xv = x + 8 * v;
         batch sum = c[0] * batch(xv[0]);
         for (std::size_t d = 1; d < 8; ++d) sum = arch::fma<Arch>(c[d], batch(xv[d]), sum);

@@ -39,6 +39,7 @@ struct TableLayout {
   std::size_t position_bytes = 0;  ///< of one position
   std::size_t planes_off = 0;      ///< of position 0
 
+  constexpr TableLayout() = default;
   constexpr TableLayout(Precision precision, const format::ExpertQuant& quant,
                         std::size_t cols) noexcept
       : positions(cols / format::vec_dim), chunks(ceil_div(positions, chunk_positions)) {

@@ -1,0 +1,152 @@
+// Byte vocabulary of the AVX-512 tiers: vpshufb and differences, or VBMI's whole-register lookups.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "waste/arch/detail/f32_avx512.hpp"
+#include "waste/arch/detail/interleave.hpp"
+#include "waste/arch/detail/u8_avx2.hpp"
+
+namespace waste::arch::detail {
+
+template <class Arch>
+struct u8_ops_avx512 {
+  struct vec {
+    __m512i v;
+  };
+  /// As in u8_ops<avx2>.
+  struct sums {
+    __m512i all, odd;
+  };
+  static constexpr std::size_t blocks_at_once = 2;
+
+  template <std::size_t Run>
+  static constexpr __mmask64 lanes_of(std::size_t residue) noexcept {
+    __mmask64 out = 0;
+    for (std::size_t lane = residue; lane < 64; lane += Run) out |= __mmask64{1} << lane;
+    return out;
+  }
+  // Masked loads do not fault on the bytes that they leave out.
+  template <std::size_t Run, std::size_t... R>
+  static WASTE_INLINE __m512i plane(const std::uint8_t* from,
+                                    std::index_sequence<0, R...>) noexcept {
+    __m512i out = sizeof...(R) == 0 ? _mm512_loadu_si512(from)
+                                    : _mm512_maskz_loadu_epi8(lanes_of<Run>(0), from);
+    ((out = _mm512_mask_loadu_epi8(out, lanes_of<Run>(R), from + interleave<64, Run>::off(R))),
+     ...);
+    return out;
+  }
+  template <std::size_t Run>
+  static WASTE_INLINE void deinterleave(const std::uint8_t* from, vec (&planes)[Run]) noexcept {
+    for (std::size_t s = 0; s < Run; ++s) {
+      planes[s].v = plane<Run>(from + s, std::make_index_sequence<Run>());
+    }
+  }
+  template <std::size_t Run>
+  static constexpr std::size_t row_of_lane(std::size_t lane) noexcept {
+    return interleave<64, Run>::row_of_lane(lane);
+  }
+  /// Sums come out as the 32 even lanes, then the 32 odd ones.
+  static constexpr std::size_t lane_of_sum(std::size_t i) noexcept { return 2 * (i % 32) + i / 32; }
+
+  // 0xca is "a ? b : c" bit by bit.
+  static WASTE_INLINE void unpack6(const vec (&b)[3], vec (&f)[4]) noexcept {
+    f[0] = b[0];
+    f[1].v = _mm512_ternarylogic_epi64(_mm512_set1_epi8(3), _mm512_srli_epi16(b[0].v, 6),
+                                       _mm512_slli_epi16(b[1].v, 2), 0xca);
+    f[2].v = _mm512_ternarylogic_epi64(_mm512_set1_epi8(15), _mm512_srli_epi16(b[1].v, 4),
+                                       _mm512_slli_epi16(b[2].v, 4), 0xca);
+    f[3].v = _mm512_srli_epi16(b[2].v, 2);
+  }
+
+  static WASTE_INLINE vec add(const vec& a, const vec& b) noexcept {
+    return {_mm512_add_epi8(a.v, b.v)};
+  }
+  static WASTE_INLINE void clear(sums& s) noexcept { s.all = s.odd = _mm512_setzero_si512(); }
+  static WASTE_INLINE void accumulate(sums& s, const vec& x) noexcept {
+    s.all = _mm512_add_epi16(s.all, x.v);
+    s.odd = _mm512_add_epi16(s.odd, _mm512_srli_epi16(x.v, 8));
+  }
+  template <class F>
+  static WASTE_INLINE void fold(const sums& s0, const sums& s1, const F& f) noexcept {
+    for (std::size_t parity = 0; parity < 2; ++parity) {
+      const __m512i a = parity ? s0.odd : even(s0.all, s0.odd);
+      const __m512i b = parity ? s1.odd : even(s1.all, s1.odd);
+      f(32 * parity, to_f32(_mm512_castsi512_si256(a)), to_f32(_mm512_castsi512_si256(b)));
+      f(32 * parity + 16, to_f32(_mm512_extracti64x4_epi64(a, 1)),
+        to_f32(_mm512_extracti64x4_epi64(b, 1)));
+    }
+  }
+  static WASTE_INLINE __m512i even(__m512i all, __m512i odd) noexcept {
+    return _mm512_sub_epi16(all, _mm512_slli_epi16(odd, 8));
+  }
+  static WASTE_INLINE f32_batch<Arch> to_f32(__m256i u16) noexcept {
+    return _mm512_cvtepi32_ps(_mm512_cvtepu16_epi32(u16));
+  }
+
+  static WASTE_INLINE void store_u8(std::uint8_t* to, const f32x16<Arch>& x) noexcept {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                     _mm512_cvtusepi32_epi8(_mm512_cvtps_epi32(x.v[0])));
+  }
+  template <int Shift>
+  static WASTE_INLINE void store_high_low(std::uint8_t* high, std::uint8_t* low,
+                                          const f32x16<Arch>& x) noexcept {
+    const __m512i q = _mm512_cvtps_epi32(x.v[0]);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(high),
+                     _mm512_cvtusepi32_epi8(_mm512_srli_epi32(q, Shift)));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(low), _mm512_cvtepi32_epi8(_mm512_and_si512(
+                                                          q, _mm512_set1_epi32((1 << Shift) - 1))));
+  }
+};
+
+template <>
+struct u8_ops<avx512bw> : u8_ops_avx512<avx512bw> {
+  static WASTE_INLINE vec lookup64(const std::uint8_t* table, const vec& index) noexcept {
+    return {telescope(table, _mm512_and_si512(index.v, _mm512_set1_epi8(63)))};
+  }
+  static WASTE_INLINE vec lookup256(const std::uint8_t* table, const vec& index) noexcept {
+    const __m512i x = _mm512_and_si512(index.v, _mm512_set1_epi8(63));
+    const __mmask64 bit6 = _mm512_test_epi8_mask(index.v, _mm512_set1_epi8(64));
+    const __mmask64 bit7 = _mm512_movepi8_mask(index.v);
+    return {_mm512_mask_blend_epi8(
+        bit7, _mm512_mask_blend_epi8(bit6, telescope(table, x), telescope(table + 64, x)),
+        _mm512_mask_blend_epi8(bit6, telescope(table + 128, x), telescope(table + 192, x)))};
+  }
+  // As in u8_ops<avx2>; 0x96 is the exclusive or of three.
+  static WASTE_INLINE __m512i telescope(const std::uint8_t* table, __m512i x) noexcept {
+    __m512i part[4];
+    for (int q = 0; q < 4; ++q) {
+      const __m128i t = _mm_load_si128(reinterpret_cast<const __m128i*>(table + 16 * q));
+      part[q] = _mm512_shuffle_epi8(_mm512_broadcast_i32x4(t), x);
+      x = _mm512_sub_epi8(x, _mm512_set1_epi8(16));
+    }
+    return _mm512_xor_si512(_mm512_ternarylogic_epi64(part[0], part[1], part[2], 0x96), part[3]);
+  }
+  static WASTE_INLINE void prepare_table64(std::uint8_t* table) noexcept {
+    u8_ops<avx2>::prepare_table64(table);
+  }
+};
+
+template <>
+struct u8_ops<icelake> : u8_ops_avx512<icelake> {
+#if defined(__AVX512VBMI__)
+  // vpermb reads six bits of an index, vpermi2b seven.
+  static WASTE_INLINE vec lookup64(const std::uint8_t* table, const vec& index) noexcept {
+    return {_mm512_permutexvar_epi8(index.v, _mm512_load_si512(table))};
+  }
+  static WASTE_INLINE vec lookup256(const std::uint8_t* table, const vec& index) noexcept {
+    const __m512i low =
+        _mm512_permutex2var_epi8(_mm512_load_si512(table), index.v, _mm512_load_si512(table + 64));
+    const __m512i high = _mm512_permutex2var_epi8(_mm512_load_si512(table + 128), index.v,
+                                                  _mm512_load_si512(table + 192));
+    return {_mm512_mask_blend_epi8(_mm512_movepi8_mask(index.v), low, high)};
+  }
+#endif
+  static WASTE_INLINE void prepare_table64(std::uint8_t*) noexcept {}
+};
+
+}  // namespace waste::arch::detail
