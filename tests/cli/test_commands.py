@@ -1,0 +1,120 @@
+"""The command from end to end on the bundled checkpoint, as a user would type it.
+
+Usage: test_commands.py WASTE EXAMPLE_MATVEC SOURCE_ROOT
+
+Convert, verify, info, plan, run, eval, logits, tokenize, detokenize: outputs, exit codes, agreement of
+the logits with the golden ones, and that the container's text does not depend on threads, cache or tier.
+"""
+import json
+import os
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+
+waste, example, root = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3])
+source = root / "examples/tiny_k3/checkpoint"
+checks = 0
+
+
+def run(*arguments, code=0, env=None):
+    command = [str(a) for a in arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(env or {})})
+    if done.returncode != code:
+        sys.exit(f"{' '.join(command)}: exit code {done.returncode}, wanted {code}\n{done.stdout}{done.stderr}")
+    return done
+
+
+def check(condition, what):
+    global checks
+    checks += 1
+    if not condition:
+        sys.exit(f"failed: {what}")
+
+
+def floats(path):
+    data = pathlib.Path(path).read_bytes()
+    return struct.unpack(f"<{len(data) // 4}f", data)
+
+
+def relative(a, b):
+    scale = max(abs(x) for x in b)
+    return max(abs(x - y) for x, y in zip(a, b, strict=True)) / scale
+
+
+def main():
+    scratch = pathlib.Path(tempfile.mkdtemp(prefix="waste-cli-"))
+    container = scratch / "tiny.waste"
+
+    made = json.loads(run(waste, "convert", source, container, "--effort", "fast", "--json", "-q").stdout)
+    check(made["complete"] and made["layers_total"] == 5, "convert reports five layers")
+    check(0.10 < made["relative_error"]["gate"] < 0.22, f"gate error {made['relative_error']}")
+    again = run(waste, "convert", source, container, "-q", code=1).stderr
+    check("exists" in again, f"a container in the way is an error: {again}")
+
+    verify = json.loads(run(waste, "verify", container, "--source", source, "--json", "-q").stdout)
+    check(verify["ok"] and verify["records"] == 120, "verify finds 120 good records")
+    info = json.loads(run(waste, "info", container, "--json").stdout)
+    check(len(info) > 3, "info prints an object")
+    plan = json.loads(run(waste, "plan", container, "--json").stdout)
+    check(len(plan) > 3, "plan prints an object")
+
+    text = "In the beginning God created the heaven and the earth."
+    ids = run(waste, "tokenize", container, text).stdout.split()
+    check(ids == run(waste, "tokenize", source, text).stdout.split(), "source and container tokenize alike")
+    check(run(waste, "detokenize", container, *ids).stdout == text, "detokenize gives the text back")
+
+    oracle = json.loads((source / "oracle.json").read_text())
+    vocabulary = oracle["shape"][1]
+    expected = floats(source / oracle["logits"])
+    for n in (1, 24, 160):
+        tokens = ",".join(map(str, oracle["tokens"][:n]))
+        run(waste, "logits", source, "--tokens", tokens, "--out", scratch / "f32")
+        error = relative(floats(scratch / "f32"), expected[(n - 1) * vocabulary : n * vocabulary])
+        check(error < 1e-5, f"float logits after {n} tokens differ from the reference by {error}")
+
+    prompt = "And the LORD said unto "
+    base = run(waste, "run", container, prompt, "-n", "24").stdout
+    check(len(base) > 40, "run prints text")
+    for extra in (["--threads", "1"], ["--threads", "3"]):
+        check(run(waste, "run", container, prompt, "-n", "24", *extra).stdout == base, f"same text with {extra}")
+    tokens = ",".join(ids)
+    logits = {}
+    for tier in ("baseline", "avx2", "avx512bw", "icelake", "neon64"):
+        done = subprocess.run(
+            [waste, "logits", container, "--tokens", tokens, "--out", scratch / tier],
+            capture_output=True, text=True, env={**os.environ, "WASTE_ARCH": tier})
+        if done.returncode == 0:
+            logits[tier] = (scratch / tier).read_bytes()
+        else:
+            check("cannot run" in done.stderr, f"tier {tier}: {done.stderr}")
+    fused = {bits for tier, bits in logits.items() if tier != "baseline"}
+    check("baseline" in logits and len(fused) <= 1, "tiers with fused multiply-add agree bit for bit")
+    bad = run(waste, "run", container, prompt, code=1, env={"WASTE_ARCH": "avx1024"}).stderr
+    check("avx1024" in bad, f"an unknown tier is refused: {bad}")
+
+    heldout = scratch / "text.txt"
+    heldout.write_text((source / "heldout.txt").read_text()[:8000])
+    rates = [json.loads(run(waste, "eval", m, heldout, "--json").stdout)["bits_per_byte"] for m in (source, container)]
+    check(0.9 < rates[0] < 1.6 and rates[0] - 0.01 < rates[1] < rates[0] + 0.06, f"bits per byte {rates}")
+
+    shown = run(example, container).stdout
+    check(shown.startswith("160 x 128, y[0] = "), f"the example prints {shown!r}")
+
+    bank = container / "experts-L3.bin"
+    with open(bank, "r+b") as f:
+        f.seek(28672 * 7 + 5000)
+        byte = f.read(1)
+        f.seek(-1, 1)
+        f.write(bytes([byte[0] ^ 0x10]))
+    damaged = run(waste, "verify", container, "-q", code=2)
+    check("expert 7 of layer 3" in damaged.stdout + damaged.stderr, "verify names the damaged expert")
+    for arguments in (["verify"], ["nonsense"], ["convert", source]):
+        run(waste, *arguments, code=64)
+    run(waste, "info", scratch / "nowhere", code=1)
+    print(f"{checks} checks passed")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""Installs the library into a scratch prefix and uses it from outside the tree, three ways.
+
+Usage: check_install.py SOURCE_ROOT BUILD_DIR
+
+A program that opens a container, multiplies and prints is built with pkg-config, with CMake (where
+there is one) and by `meson setup` with waste as a subproject; a kernel-only program is compiled with
+nothing but `-I include`. Each must run and print the same.
+"""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+PROGRAM = r"""
+#include <cstdio>
+#include <vector>
+#include <waste/waste.hpp>
+int main() {
+  const std::vector<float> w = {1, 2, 3, 4, 5, 6}, x = {1, 10, 100};
+  waste::TrunkMatrix m;
+  m.payload = reinterpret_cast<const std::uint8_t*>(w.data());
+  m.n_rows = 2;
+  m.n_cols = 3;
+  std::vector<float> y(2);
+  waste::matvec(m, x, y);
+  std::printf("%s %g %g\n", waste::version_string, y[0], y[1]);
+  try {
+    waste::Container::open("/nonexistent");
+  } catch (const waste::Error& e) {
+    std::printf("%s\n", std::string(waste::to_string(e.code())).c_str());
+  }
+}
+"""
+KERNEL_ONLY = r"""
+#include <cstdio>
+#include <vector>
+#include <waste/arch/tags.hpp>
+#include <waste/kernels/group_matvec.hpp>
+int main() {
+  const std::vector<float> w = {1, 2, 3, 4, 5, 6}, x = {1, 10, 100};
+  waste::TrunkMatrix m;
+  m.payload = reinterpret_cast<const std::uint8_t*>(w.data());
+  m.n_rows = 2;
+  m.n_cols = 3;
+  std::vector<float> y(2);
+  waste::kernels::trunk_matvec{}(waste::arch::baseline{}, m, x.data(), y.data(), 0, 2);
+  std::printf("%g %g\n", y[0], y[1]);
+}
+"""
+CMAKE = """cmake_minimum_required(VERSION 3.18)
+project(user CXX)
+find_package(waste REQUIRED)
+add_executable(user main.cpp)
+target_link_libraries(user waste::waste)
+"""
+MESON = """project('user', 'cpp', default_options : ['cpp_std=c++20', 'buildtype=release'])
+executable('user', 'main.cpp', dependencies : dependency('waste'))
+"""
+WRAP = "[wrap-file]\ndirectory = waste\n\n[provide]\nwaste = waste_dep\n"
+
+
+def run(*command, **options):
+    done = subprocess.run(command, capture_output=True, text=True, **options)
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def expect(what, program, want):
+    got = run(program)
+    if got != want:
+        sys.exit(f"{what}: got {got!r}, wanted {want!r}")
+    print(f"{what}: ok")
+
+
+def main():
+    root, build = (pathlib.Path(p).resolve() for p in sys.argv[1:3])
+    version = (root / "meson.build").read_text().split("version : '")[1].split("'")[0]
+    want = f"{version} 321 654\nnot_found\n"
+    with tempfile.TemporaryDirectory() as scratch:
+        scratch = pathlib.Path(scratch)
+        run("meson", "install", "-C", build, "--no-rebuild", "--destdir", scratch / "stage")
+        (pc,) = (scratch / "stage").rglob("waste.pc")
+        prefix = scratch / "stage" / pc.read_text().split("prefix=")[1].splitlines()[0].lstrip("/")
+        (scratch / "main.cpp").write_text(PROGRAM)
+
+        env = {**os.environ, "PKG_CONFIG_PATH": str(pc.parent)}
+        flags = run("pkg-config", f"--define-variable=prefix={prefix}", "--cflags", "--libs", "waste", env=env).split()
+        run("g++", "-std=c++20", "-O1", scratch / "main.cpp", "-o", scratch / "pc", *flags)
+        expect("pkg-config", scratch / "pc", want)
+
+        if shutil.which("cmake"):
+            (scratch / "CMakeLists.txt").write_text(CMAKE)
+            run("cmake", "-S", scratch, "-B", scratch / "cmake", f"-DCMAKE_PREFIX_PATH={prefix}")
+            run("cmake", "--build", scratch / "cmake")
+            expect("CMake", scratch / "cmake" / "user", want)
+        else:
+            print("SKIPPED: no cmake here, so its package was not tried")
+
+        (scratch / "kernel.cpp").write_text(KERNEL_ONLY)
+        eigen = run("pkg-config", "--cflags", "xsimd").split()
+        run("g++", "-std=c++20", "-O1", "-I", root / "include", *eigen, scratch / "kernel.cpp", "-o", scratch / "kernel")
+        expect("headers alone", scratch / "kernel", "321 654\n")
+
+        user = scratch / "user"
+        (user / "subprojects").mkdir(parents=True)
+        (user / "main.cpp").write_text(PROGRAM)
+        (user / "meson.build").write_text(MESON)
+        (user / "subprojects" / "waste.wrap").write_text(WRAP)
+        (user / "subprojects" / "waste").symlink_to(root)
+        run("meson", "setup", "--wrap-mode=nodownload", user / "build", user)
+        print("Meson subproject: configured")
+        if "--build-subproject" in sys.argv:
+            run("ninja", "-C", user / "build")
+            expect("Meson subproject", user / "build" / "user", want)
+
+
+if __name__ == "__main__":
+    main()
