@@ -105,7 +105,7 @@ void add_tokenize(CLI::App& app, Context&) {
       "tokenizer_config.json)";
   auto t = std::make_shared<TokenizeArguments>();
   CLI::App* tokenize_app = app.add_subcommand(
-      "tokenize", "Print the token ids of a text on one line, for --tokens of `waste logits`");
+      "tokenize", "Print the token ids of a text on one line, separated by spaces");
   tokenize_app->add_option("DIR", t->dir, dir_help)->required();
   tokenize_app->add_option("TEXT", t->text,
                            "the text; - or nothing reads standard input to its end");
