@@ -15,4 +15,13 @@ std::uint32_t crc32(std::span<const std::uint8_t> bytes, std::uint32_t crc = 0) 
 std::uint32_t crc32_combine(std::uint32_t crc_a, std::uint32_t crc_b,
                             std::uint64_t bytes_b) noexcept;
 
+/// One implementation of crc32, for tests and measurements.
+struct Crc32Kernel {
+  const char* name;  ///< "slice8", "pclmul", "vpclmul", "avx512", "arm"
+  std::uint32_t (*update)(std::span<const std::uint8_t> bytes, std::uint32_t crc) noexcept;
+};
+
+/// Those that run on this CPU; the last is the one that crc32 uses.
+std::span<const Crc32Kernel> crc32_kernels() noexcept;
+
 }  // namespace waste::io
