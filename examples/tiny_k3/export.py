@@ -211,7 +211,7 @@ def main():
     parser.add_argument("--raw", action="store_true", help="the last weights, not their average")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    saved = torch.load(args.state)
+    saved = torch.load(args.state, weights_only=True)
     state = saved["model" if args.raw else "average"]
     train, held_out = data.split(args.text)
     ranks = data.train_bpe("".join(map(data.chapter_text, train)))
@@ -224,7 +224,7 @@ def main():
     ids = torch.tensor(encoder.encode(text))
     print(f"held-out bits per byte {bits_per_byte(model, ids, len(text)):.4f}")
     for prompt in pathlib.Path(__file__).with_name("prompts.txt").read_text().splitlines():
-        print("---", encoder.decode(greedy(model, encoder.encode(prompt), 60)))
+        print("---", encoder.decode(greedy(model, encoder.encode(prompt), 60)), flush=True)
     chat = [*encoder.message("user", train[0][0]), data.OPEN]
     chat += [*encoder.encode('message role="assistant"'), data.SEP]
     chat += [data.OPEN, *encoder.encode("response"), data.SEP]
