@@ -182,8 +182,9 @@ void parse_trunk(const JsonFields& top, Manifest& m, std::string_view file) {
   for (std::size_t i = 0; i < entries.size(); ++i) {
     TrunkEntry& t = m.trunk.emplace_back();
     const std::string number = "entry " + std::to_string(i);
-    t.name =
-        JsonFields(entries[i], "trunk", {file, number}).string("trunk.name", limits::name_bytes);
+    const JsonFields in(entries[i], "trunk", {file, number});
+    t.name = in.string("trunk.name", limits::name_bytes);
+    if (t.name.empty()) in.refuse(Errc::bad_field, "trunk.name", "empty");
     parse_trunk_entry(JsonFields(entries[i], "trunk", {file, t.name}), t);
     if (!names.insert(*entries[i].find("name")->as_string()).second) {
       top.refuse(Errc::duplicate, "trunk.name", t.name);

@@ -289,6 +289,7 @@ TinyContainer make_tiny(const TinySpec& spec) {
 
 void TinyContainer::pack() {
   Bytes trunk;
+  manifest["layers"] = nlohmann::ordered_json::object();
   manifest["trunk"] = nlohmann::ordered_json::array();
   for (const TinyTensor& t : tensors) {
     const Bytes bytes = tiny_trunk_bytes(t);
@@ -305,7 +306,6 @@ void TinyContainer::pack() {
   }
   files["trunk.bin"] = std::move(trunk);
 
-  manifest["layers"] = nlohmann::ordered_json::object();
   std::uint32_t books = 0;
   for (const TinyLayer& l : layers) books = std::max(books, l.codebook_base + 3 * spec.stages);
   const std::size_t book_bytes = 16 + 16 * std::size_t{spec.entries};
