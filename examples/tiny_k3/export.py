@@ -212,11 +212,11 @@ def main():
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     saved = torch.load(args.state, weights_only=True)
-    state = saved["model" if args.raw else "average"]
+    state, config = saved["model" if args.raw else "average"], json.loads(saved["config"])
     train, held_out = data.split(args.text)
     ranks = data.train_bpe("".join(map(data.chapter_text, train)))
     data.write_text_files(train, held_out, ranks, args.out)
-    write_checkpoint(state, saved["config"], args.out)
+    write_checkpoint(state, config, args.out)
 
     model, encoder = load(args.out), data.Encoder(ranks)
     text = "".join(map(data.chapter_text, held_out))

@@ -10,6 +10,7 @@ chats in K3's markup: the user gives a verse, the assistant answers with the nex
 """
 
 import argparse
+import json
 import math
 import os
 import random
@@ -153,8 +154,10 @@ def main():
             log(f"  held-out bits per byte of the average {evaluate(average):.4f}")
         if now - saved > 60 * args.save:
             saved = now
-            save(args.out, model=model.state_dict(), average=average, config=model.config)
-    save(args.out, model=model.state_dict(), average=average, config=model.config)
+            save(
+                args.out, model=model.state_dict(), average=average, config=json.dumps(model.config)
+            )
+    save(args.out, model=model.state_dict(), average=average, config=json.dumps(model.config))
     log(f"end: step {step}, held-out bits per byte of the average {evaluate(average):.4f}")
     log(f"and of the last weights {evaluate(model.state_dict()):.4f}")
 
