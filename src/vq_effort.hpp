@@ -22,7 +22,7 @@ struct EffortPlan {
 inline EffortPlan effort_plan(Effort effort) noexcept {
   switch (effort) {
     case Effort::fast:
-      return {1, 0, 300000, 12, 0, 1, 0, 0};
+      return {1, 0, 300000, 12, 10, 1, 0, 0};
     case Effort::standard:
       return {16, 0, 300000, 8, 8, 4, 8, 0.15};
     case Effort::best:

@@ -5,6 +5,7 @@
 #endif
 #include "waste/kernels/encode_kernels.hpp"
 
+#include "waste/kernels/feed_error.hpp"
 #include "waste/kernels/vq_search.hpp"
 
 #define WASTE_JOIN_(a, b) a##b
@@ -20,9 +21,14 @@ WASTE_FLATTEN void search(const SearchBooks& books, const std::int16_t* targets,
   vq_search{}(Tier{}, books, targets, count, beam, indices);
 }
 
+WASTE_FLATTEN void feed(const float* v, std::size_t rows, const float* factor, std::size_t stride,
+                        std::size_t count, float* z, std::size_t z_stride) noexcept {
+  feed_error{}(Tier{}, v, rows, factor, stride, count, z, z_stride);
+}
+
 }  // namespace
 
 extern const EncodeKernels WASTE_JOIN(encode_kernels_, WASTE_TIER);
-const EncodeKernels WASTE_JOIN(encode_kernels_, WASTE_TIER) = {.search = search};
+const EncodeKernels WASTE_JOIN(encode_kernels_, WASTE_TIER) = {.search = search, .feed = feed};
 
 }  // namespace waste::kernels

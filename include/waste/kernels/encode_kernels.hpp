@@ -37,6 +37,12 @@ struct EncodeKernels {
   /// the same indices on every tier.
   void (*search)(const SearchBooks& books, const std::int16_t* targets, std::size_t count,
                  std::size_t beam, std::uint8_t* indices) noexcept;
+
+  /// z[r][j] += sum over d = 0..7, in that order, of v[r][d] * factor[d][j], for r < rows, j <
+  /// count; each product and each sum rounded (no fused multiply-add: the same bits on every tier).
+  /// v is [rows][8], factor's rows are `stride` apart, z's `z_stride`.
+  void (*feed)(const float* v, std::size_t rows, const float* factor, std::size_t stride,
+               std::size_t count, float* z, std::size_t z_stride) noexcept;
 };
 
 }  // namespace waste::kernels
