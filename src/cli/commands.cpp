@@ -6,6 +6,8 @@ const std::vector<AddCommand> commands = {
     add_convert,
     add_verify,
     add_info,
+    add_run,
+    add_eval,
     add_tokenize,
 };
 

@@ -48,7 +48,7 @@ class Session {
   bool broken_ = false;
   std::vector<Layer> layers_;
   nn::Scratch scratch_;
-  nn::MlaWorkers mla_workers_;
+  nn::WorkerPool<nn::Scratch> mla_workers_;
   nn::MoeWorkspace moe_;
 };
 

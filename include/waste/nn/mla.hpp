@@ -40,11 +40,6 @@ struct MlaCache {
   std::size_t used = 0;
 };
 
-/// What one task of mla() needs beside its inputs.
-struct MlaWorkers {
-  WorkerPool<Scratch> pool;
-};
-
 namespace detail {
 
 /// qt[t][:] = sum over i < nope of q[t][i] W[i][:], i ascending, each product fused: `w` holds one
@@ -83,7 +78,8 @@ inline void absorb(const TrunkMatrix& w, const float* q, std::size_t ldq, std::s
 /// Throws Error (shape), and (out_of_range) where the cache has no room, before anything is
 /// written. model-math, section 4; no rotary.
 inline void mla(const MlaWeights& w, MlaCache& cache, MatrixView<const float> x,
-                MatrixView<float> out, Scratch& scratch, MlaWorkers& workers, const Exec& exec) {
+                MatrixView<float> out, Scratch& scratch, WorkerPool<Scratch>& workers,
+                const Exec& exec) {
   const std::size_t tokens = x.rows, heads = w.heads, rank = w.rank, width = w.cache_width();
   const std::size_t first = cache.used;
   if (tokens > cache.capacity - first) {
@@ -111,7 +107,7 @@ inline void mla(const MlaWeights& w, MlaCache& cache, MatrixView<const float> x,
   // Queries in the space of the cache, [q_nope absorbed | q_rope].
   const auto qt = scratch.matrix(tokens, heads * width);
   parallel_for(heads, threads_for(tokens * heads * w.nope * rank, exec), [&](std::size_t h) {
-    WorkerPool<Scratch>::Loan worker(workers.pool);
+    WorkerPool<Scratch>::Loan worker(workers);
     const TrunkMatrix keys = rows_of(w.kv_b, h * (w.nope + w.v_dim), w.nope);
     detail::absorb(keys, q.data + h * w.qd(), q.stride, tokens, qt.data + h * width, qt.stride,
                    *worker, table);
@@ -128,7 +124,7 @@ inline void mla(const MlaWeights& w, MlaCache& cache, MatrixView<const float> x,
   parallel_for(tokens * groups, threads_for(work, exec), [&](std::size_t task) {
     const std::size_t t = task / groups, h = task % groups * together;
     const std::size_t n = std::min(together, heads - h), seen = first + t + 1;
-    WorkerPool<Scratch>::Loan worker(workers.pool);
+    WorkerPool<Scratch>::Loan worker(workers);
     const Scratch::Frame inner(*worker);
     const auto p = worker->matrix(n, seen);
     step.attention_scores(&qt(t, h * width), width, n, cache.rows, width, width, seen, scale,

@@ -87,26 +87,29 @@ class WorkerPool {
   };
 
  private:
+  struct State {
+    std::mutex mutex;
+    std::vector<std::unique_ptr<Worker>> idle;
+    std::size_t made = 0;
+  };
   std::unique_ptr<Worker> borrow() {
     {
-      const std::lock_guard lock(mutex_);
-      if (!idle_.empty()) {
-        auto worker = std::move(idle_.back());
-        idle_.pop_back();
+      const std::lock_guard lock(state_->mutex);
+      if (!state_->idle.empty()) {
+        auto worker = std::move(state_->idle.back());
+        state_->idle.pop_back();
         return worker;
       }
-      idle_.reserve(++made_);  // so that giving back cannot fail
+      state_->idle.reserve(++state_->made);  // so that giving back cannot fail
     }
     return std::make_unique<Worker>();
   }
   void give_back(std::unique_ptr<Worker> worker) noexcept {
-    const std::lock_guard lock(mutex_);
-    idle_.push_back(std::move(worker));
+    const std::lock_guard lock(state_->mutex);
+    state_->idle.push_back(std::move(worker));
   }
 
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Worker>> idle_;
-  std::size_t made_ = 0;
+  std::unique_ptr<State> state_ = std::make_unique<State>();
 };
 
 }  // namespace waste::nn

@@ -1,0 +1,138 @@
+#include "open_model.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+
+#include "waste/core/parallel.hpp"
+#include "waste/engine/memory_plan.hpp"
+#include "waste/io/memory_limit.hpp"
+#include "waste/model/checkpoint_weights.hpp"
+
+namespace waste::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::map<std::string, kernels::Precision> precisions = {
+    {"exact", kernels::Precision::exact},
+    {"hilo14", kernels::Precision::hilo14},
+    {"split8", kernels::Precision::split8}};
+const std::map<std::string, engine::Policy> policies = {
+    {"decayed", engine::Policy::decayed_frequency}, {"lru", engine::Policy::lru}};
+
+template <class Map>
+std::vector<std::string> names_of(const Map& map) {
+  std::vector<std::string> out;
+  for (const auto& [name, value] : map) out.push_back(name);
+  return out;
+}
+
+std::uint64_t automatic_cache(const Container& container, const ModelArguments& a,
+                              unsigned threads) {
+  engine::PlanOptions options;
+  options.context_tokens = a.context;
+  options.threads = threads;
+  const engine::MemoryPlan plan = engine::plan_memory(container.manifest(), options);
+  const std::uint64_t usable = io::memory_limit().usable_bytes();
+  const auto budget = engine::automatic_budget(plan, usable);
+  if (!budget) {
+    throw Error(fault(Errc::over_budget, "memory", usable, plan.floor_bytes()), a.path,
+                "3/4 of this machine's memory is below the floor; see waste plan, or give --cache");
+  }
+  return engine::use_of_budget(plan, *budget).cache_bytes;
+}
+
+}  // namespace
+
+void add_model_options(CLI::App& app, ModelArguments& a) {
+  app.add_option(
+         "DIR", a.path,
+         "a container (manifest.json), or a source checkpoint (config.json and safetensors), "
+         "which is run in float, all of it in memory")
+      ->required();
+  app.add_option("--threads", a.threads, "threads (default: all); never changes the result");
+  app.add_option(
+         "--cache", a.cache_bytes,
+         "memory for the expert cache, in bytes or as 512MiB, 8GB (default: what waste plan "
+         "calls the automatic budget)")
+      ->transform(CLI::AsSizeValue(true));
+  app.add_option("--cache-policy", a.policy, "which expert a full cache gives up")
+      ->check(CLI::IsMember(names_of(policies)))
+      ->capture_default_str();
+  app.add_option("--context", a.context, "the longest sequence, prompt included, in tokens")
+      ->capture_default_str();
+  app.add_option("--precision", a.precision,
+                 "of the expert lookup tables: exact (f32), hilo14 (about 0.05 % error), split8 "
+                 "(about 1.5 %, fastest)")
+      ->check(CLI::IsMember(names_of(precisions)))
+      ->capture_default_str();
+  app.add_flag("--verify", a.verify, "check the crc32 of every expert record as it is read");
+  app.add_flag(
+      "--eps-compat", a.eps_compat,
+      "rms_norm_eps for the q_a and kv_a norms and 1e-12 in the L2 norm, to compare with an "
+      "engine that has them (published code: 1e-6 and 1e-6)");
+}
+
+OpenedModel open_model(const ModelArguments& a) {
+  OpenedModel out;
+  out.directory = a.path;
+  out.threads = a.threads == 0 ? available_threads() : a.threads;
+  model::ModelOptions options;
+  options.exec.threads = out.threads;
+  options.exec.precision = precisions.at(a.precision);
+  std::shared_ptr<model::Weights> weights;
+  if (fs::exists(out.directory / "manifest.json")) {
+    OpenOptions open;
+    open.verify_records = a.verify;
+    open.threads = out.threads;
+    const Container container = Container::open(out.directory, open);
+    engine::CacheOptions cache;
+    cache.budget_bytes =
+        a.cache_bytes != 0 ? a.cache_bytes : automatic_cache(container, a, out.threads);
+    cache.concurrent = out.threads;
+    cache.policy = policies.at(a.policy);
+    out.container = std::make_shared<model::ContainerWeights>(container, cache);
+    weights = out.container;
+  } else if (fs::exists(out.directory / "config.json")) {
+    weights = std::make_shared<model::CheckpointWeights>(convert::Checkpoint::open(out.directory),
+                                                         out.threads,
+                                                         io::memory_limit().usable_bytes() / 4 * 3);
+  } else {
+    throw Error(fault(Errc::not_found, "DIR"), a.path,
+                "neither manifest.json (a container) nor config.json (a checkpoint) is there");
+  }
+  if (a.eps_compat) options.use_compat_epsilons(weights->config());
+  out.model = std::make_unique<TextModel>(std::move(weights), options);
+  return out;
+}
+
+JsonValue OpenedModel::cache_json() const {
+  if (!container) return JsonValue();
+  const engine::CacheCounters c = container->cache().counters();
+  JsonValue out;
+  out.set("slots", static_cast<std::uint64_t>(container->cache().slots()));
+  out.set("record_bytes", container->cache().record_bytes());
+  out.set("hits", c.hits);
+  out.set("misses", c.misses);
+  out.set("hit_rate", c.hits + c.misses == 0
+                          ? 0.0
+                          : static_cast<double>(c.hits) / static_cast<double>(c.hits + c.misses));
+  out.set("not_kept", c.not_kept);
+  out.set("bytes_read", c.bytes_read);
+  return out;
+}
+
+std::string OpenedModel::cache_text() const {
+  if (!container) return {};
+  const engine::CacheCounters c = container->cache().counters();
+  const double total = static_cast<double>(std::max<std::uint64_t>(c.hits + c.misses, 1));
+  char text[160];
+  std::snprintf(text, sizeof text, "%llu hits, %llu misses (%.1f %%), %.2f MB read",
+                static_cast<unsigned long long>(c.hits), static_cast<unsigned long long>(c.misses),
+                100.0 * static_cast<double>(c.hits) / total,
+                static_cast<double>(c.bytes_read) / 1e6);
+  return text;
+}
+
+}  // namespace waste::cli

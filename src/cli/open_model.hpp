@@ -1,0 +1,45 @@
+// Opens a container or a source checkpoint as a model: what run, eval and logits share.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "waste/format/json.hpp"
+#include "waste/model/container_weights.hpp"
+#include "waste/model/kimi.hpp"
+
+namespace waste::cli {
+
+struct ModelArguments {
+  std::string path;
+  unsigned threads = 0;
+  std::uint64_t cache_bytes = 0;  ///< 0: as much as the machine allows
+  std::uint64_t context = 4096;
+  std::string precision = "exact";
+  std::string policy = "decayed";
+  bool eps_compat = false;
+  bool verify = false;
+};
+
+/// Adds the positional DIR and the options that describe how to run a model.
+void add_model_options(CLI::App& app, ModelArguments& arguments);
+
+struct OpenedModel {
+  std::unique_ptr<TextModel> model;
+  std::shared_ptr<model::ContainerWeights> container;  ///< null for a source checkpoint
+  std::filesystem::path directory;
+  unsigned threads = 1;
+
+  /// {slots, record_bytes, hits, misses, hit_rate, not_kept, bytes_read}; null for a checkpoint.
+  JsonValue cache_json() const;
+  /// "812 hits, 120 misses (87.1 %), 2.95 MB read"; empty for a checkpoint.
+  std::string cache_text() const;
+};
+
+/// Throws Error: not_found where DIR holds neither manifest.json nor config.json, over_budget where
+/// the memory cannot hold it, and whatever opening finds.
+OpenedModel open_model(const ModelArguments& arguments);
+
+}  // namespace waste::cli
