@@ -114,9 +114,16 @@ def main():
         check_code(path, root, problems)
     check_version(root, problems)
     check_umbrella(root, problems)
+    readme = (root / "README.md").read_text(encoding="utf-8")
     for script in ("examples/quickstart.sh", "tests/run.sh"):
-        if script not in (root / "README.md").read_text(encoding="utf-8"):
+        if script not in readme:
             problems.append(f"README.md does not name {script}")
+    program = (root / "examples/matvec.cpp").read_text(encoding="utf-8").split("\n", 1)[1].strip()
+    if program not in readme:
+        problems.append("README.md does not show examples/matvec.cpp as it is compiled")
+    for link in re.findall(r"\]\(([^)#:]+)\)", readme):
+        if not (root / link).exists():
+            problems.append(f"README.md links to {link}, which is not there")
     tracked = subprocess.run(["git", "-C", root, "ls-files"], capture_output=True, text=True)
     for name in tracked.stdout.split():
         if name.startswith("build/"):
