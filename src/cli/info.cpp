@@ -24,9 +24,11 @@ constexpr double gib = 1024.0 * 1024.0 * 1024.0;
 
 /// "12,345,678"
 std::string grouped(std::uint64_t n) {
-  std::string out = std::to_string(n);
-  for (int at = static_cast<int>(out.size()) - 3; at > 0; at -= 3) {
-    out.insert(static_cast<std::size_t>(at), ",");
+  const std::string digits = std::to_string(n);
+  std::string out;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) out += ',';
+    out += digits[i];
   }
   return out;
 }
