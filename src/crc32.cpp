@@ -48,6 +48,7 @@ std::uint32_t continue_by_table(std::uint32_t crc, const std::uint8_t* data,
   for (; bytes >= 8; data += 8, bytes -= 8) {
     const std::uint64_t x = load_le<std::uint64_t>(data) ^ crc;
     crc = 0;
+#pragma GCC unroll 8
     for (std::size_t k = 0; k < 8; ++k) crc ^= tables[7 - k][x >> (8 * k) & 0xffu];
   }
   for (; bytes > 0; ++data, --bytes) crc = tables[0][(crc ^ *data) & 0xffu] ^ (crc >> 8);
@@ -127,7 +128,7 @@ std::uint32_t crc32(Bytes bytes, std::uint32_t crc) noexcept {
   return update(bytes, crc);
 }
 
-std::uint32_t crc32_combine(std::uint32_t crc_a, std::uint32_t crc_b,
+std::uint32_t combine_crc32(std::uint32_t crc_a, std::uint32_t crc_b,
                             std::uint64_t bytes_b) noexcept {
   // 2^32 - 1 bit positions cycle, and 8 bytes_b might not fit: reduce the exponent first.
   const std::uint64_t bits = 8 * (bytes_b % 0xffffffffu);

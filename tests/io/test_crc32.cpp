@@ -97,16 +97,16 @@ TEST_CASE("crc32 continues across any cut", "[io][crc32]") {
   }
 }
 
-TEST_CASE("crc32_combine joins the crcs of two parts", "[io][crc32]") {
+TEST_CASE("combine_crc32 joins the crcs of two parts", "[io][crc32]") {
   const auto bytes = random_bytes(4000);
   for (std::size_t cut = 0; cut <= bytes.size(); cut += 37) {
     const auto a = std::span(bytes).first(cut), b = std::span(bytes).subspan(cut);
-    REQUIRE(io::crc32_combine(by_zlib(a), by_zlib(b), b.size()) == by_zlib(bytes));
+    REQUIRE(io::combine_crc32(by_zlib(a), by_zlib(b), b.size()) == by_zlib(bytes));
   }
   // Lengths that no memory holds, against zlib's own combination.
   for (const std::uint64_t n : {std::uint64_t{1} << 31, std::uint64_t{0xffffffff},
                                 std::uint64_t{1} << 32, (std::uint64_t{1} << 40) + 12345}) {
-    CHECK(io::crc32_combine(0x12345678u, 0x9abcdef0u, n) ==
+    CHECK(io::combine_crc32(0x12345678u, 0x9abcdef0u, n) ==
           static_cast<std::uint32_t>(
               ::crc32_combine(0x12345678u, 0x9abcdef0u, static_cast<z_off_t>(n))));
   }

@@ -12,7 +12,8 @@ namespace waste::io {
 std::uint32_t crc32(std::span<const std::uint8_t> bytes, std::uint32_t crc = 0) noexcept;
 
 /// crc32 of a followed by b from their crcs and the length of b in bytes, in O(log) time.
-std::uint32_t crc32_combine(std::uint32_t crc_a, std::uint32_t crc_b,
+/// (zlib.h may define crc32_combine as a macro, hence the other order of words.)
+std::uint32_t combine_crc32(std::uint32_t crc_a, std::uint32_t crc_b,
                             std::uint64_t bytes_b) noexcept;
 
 /// One implementation of crc32, for tests and measurements.
