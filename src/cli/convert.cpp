@@ -16,7 +16,7 @@ namespace {
 struct Arguments {
   std::string source, destination, layers;
   convert::ConvertOptions options;
-  std::string format = "vq3r", effort = "default", router = "follow", trunk_scale = "absmax";
+  std::string format = "vq3r", effort = "default", router = "follow", trunk_scale = "search";
   bool json = false, quiet = false;
 };
 
@@ -161,7 +161,8 @@ void add_convert(CLI::App& app, Context& context) {
       ->check(CLI::IsMember({3, 4, 8}))
       ->capture_default_str();
   cmd->add_option("--trunk-scale", a->trunk_scale,
-                  "Scales of the trunk: from the largest value, or searched for less error")
+                  "Scales of the trunk's groups: searched for the least squared error, or from the "
+                  "largest value, as other converters do")
       ->check(CLI::IsMember({"absmax", "search"}))
       ->capture_default_str();
   cmd->add_option("--router", a->router, "Format of the routers; follow: as the trunk")
