@@ -9,10 +9,12 @@
 
 namespace waste::test {
 
-/// A Python that can import numpy; empty where there is none.
+/// A Python that can import numpy, WASTE_PYTHON first; empty where there is none.
 inline const std::string& numpy_python() {
   static const std::string found = [] {
-    for (const char* candidate : {"python3", "/usr/bin/python3"}) {
+    const char* const chosen = std::getenv("WASTE_PYTHON");
+    for (const char* candidate : {chosen, "python3", "/usr/bin/python3"}) {
+      if (candidate == nullptr || *candidate == '\0') continue;
       const std::string probe = std::string(candidate) + " -c 'import numpy' >/dev/null 2>&1";
       if (std::system(probe.c_str()) == 0) return std::string(candidate);
     }
