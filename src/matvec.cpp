@@ -8,7 +8,7 @@ namespace waste {
 namespace {
 
 /// Below this many payload bytes a thread's share costs less than waking it.
-constexpr std::size_t task_bytes = 1u << 17;
+constexpr std::size_t task_bytes = 1u << 18;
 
 void check_size(const char* what, std::size_t got, std::size_t want) {
   if (got != want) throw Error(fault(Errc::shape, what, got, want));

@@ -17,9 +17,10 @@ inline void require_size(const char* what, std::size_t got, std::size_t want) {
   if (got != want) throw Error(fault(Errc::shape, what, got, want));
 }
 
-/// The threads worth waking for `operations` multiply-adds: one below about ten microseconds.
+/// The threads worth waking for so many multiply-adds: one below about forty microseconds of work,
+/// where a fork and join on a busy machine costs more than it saves.
 inline unsigned threads_for(std::size_t operations, const Exec& exec) noexcept {
-  return operations < (std::size_t{1} << 16) ? 1 : exec.threads;
+  return operations < (std::size_t{1} << 18) ? 1 : exec.threads;
 }
 
 /// out[t][i] = x[t][i] w[i] / sqrt(mean(x[t]^2) + eps). x and out [tokens][n], w [n]; out may be
