@@ -110,7 +110,7 @@ TEST_CASE("the router chooses by score and bias, and weighs by score") {
 }
 
 TEST_CASE("a mixture layer is the weighted sum of its experts and the shared one") {
-  const std::size_t hidden = 40, inter = 24, count = 6, tokens = 9, top_k = 3;
+  const std::size_t hidden = 80, inter = 64, count = 6, tokens = 9, top_k = 3;
   std::vector<Mlp> experts;
   for (std::size_t e = 0; e < count; ++e) experts.emplace_back(inter, hidden, 100 + 10 * e);
   const Mlp shared(2 * inter, hidden, 7);
@@ -147,7 +147,7 @@ TEST_CASE("a mixture layer is the weighted sum of its experts and the shared one
         want[i] += 2.5 * score[order[j].second] / total * y[i];
     }
     for (std::size_t i = 0; i < hidden; ++i) {
-      REQUIRE(out[t * hidden + i] == Approx(want[i]).epsilon(2e-5).margin(2e-5));
+      REQUIRE(out[t * hidden + i] == Approx(want[i]).epsilon(2e-5).margin(2e-4));
     }
   }
   for (const auto& [e, n] : provider.asked) {
