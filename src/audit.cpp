@@ -107,18 +107,18 @@ Fault audit_tensor(const File& file, const format::TrunkEntry& t,
 
 }  // namespace
 
-Fault audit_record(const ExpertBank& bank, ExpertId expert,
-                   std::span<const std::uint8_t> record) noexcept {
-  if (const Fault f = bank.check_record(expert, record, true)) return f;
-  const ExpertView view = bank.view(record);
+Fault audit_record(const format::RecordLayout& layout, LayerId layer, ExpertId expert,
+                   std::uint32_t codebook_base, std::span<const std::uint8_t> record) noexcept {
+  if (const Fault f = check_record(layout, layer, expert, codebook_base, record, true)) return f;
+  const ExpertView view = view_record(layout, record, Codebooks(), codebook_base);
   const auto matrix = [&](const VqMatrix& m, const char* index, const char* padding) {
-    return audit_indices(m, index, padding).at(bank.layer(), expert);
+    return audit_indices(m, index, padding).at(layer, expert);
   };
   if (const Fault f = matrix(view.gate, "gate index", "gate index padding")) return f;
   if (const Fault f = matrix(view.up, "up index", "up index padding")) return f;
   if (const Fault f = matrix(view.down, "down index", "down index padding")) return f;
-  if (!format::is_filler(record.subspan(bank.layout().payload_end))) {
-    return fault(Errc::bad_field, "record padding").at(bank.layer(), expert);
+  if (!format::is_filler(record.subspan(layout.payload_end))) {
+    return fault(Errc::bad_field, "record padding").at(layer, expert);
   }
   return {};
 }

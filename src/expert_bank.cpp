@@ -24,6 +24,43 @@ Fault check_scales(std::span<const std::uint8_t> record,
 
 }  // namespace
 
+Fault check_record(const format::RecordLayout& layout, LayerId layer, ExpertId expert,
+                   std::uint32_t codebook_base, std::span<const std::uint8_t> record,
+                   bool verify_crc) noexcept {
+  if (record.size() != layout.record_bytes) {
+    return fault(Errc::bad_argument, "record buffer", record.size(), layout.record_bytes)
+        .at(layer, expert);
+  }
+  const format::ExpertRecordHeader header = format::load_record_header(record.data());
+  if (const Fault f = format::validate_header(header, layout, layer, expert, codebook_base)) {
+    return f;
+  }
+  if (verify_crc) {
+    const std::uint32_t crc = crc32(record.subspan(
+        format::record_header_bytes, layout.payload_end - format::record_header_bytes));
+    if (crc != header.crc32) {
+      return fault(Errc::checksum, "crc32", crc, header.crc32).at(layer, expert);
+    }
+  }
+  if (const Fault f = check_scales(record, layout)) return f.at(layer, expert);
+  return {};
+}
+
+ExpertView view_record(const format::RecordLayout& layout, std::span<const std::uint8_t> record,
+                       const Codebooks& codebooks, std::uint32_t codebook_base) noexcept {
+  const auto matrix = [&](format::Kind kind) {
+    VqMatrix m;
+    m.indices = record.data() + layout.index_off[static_cast<std::size_t>(kind)];
+    m.scales = record.data() + layout.scales(kind);
+    m.codebooks = codebooks.of(codebook_base, kind);
+    m.n_rows = layout.shape.rows(kind);
+    m.n_cols = layout.shape.cols(kind);
+    m.quant = layout.quant;
+    return m;
+  };
+  return {matrix(format::Kind::gate), matrix(format::Kind::up), matrix(format::Kind::down)};
+}
+
 ExpertBank::ExpertBank(const std::filesystem::path& directory, const format::BankEntry& bank,
                        const format::RecordLayout& layout,
                        std::shared_ptr<const Codebooks> codebooks, const BankOptions& options)
@@ -64,42 +101,6 @@ Fault ExpertBank::try_read(ExpertId expert, std::span<std::uint8_t> record,
                            bool verify_crc) const noexcept {
   if (const Fault f = try_read_raw(expert, record)) return f;
   return check_record(expert, record, verify_crc);
-}
-
-Fault ExpertBank::check_record(ExpertId expert, std::span<const std::uint8_t> record,
-                               bool verify_crc) const noexcept {
-  if (record.size() != layout_.record_bytes) {
-    return fault(Errc::bad_argument, "record buffer", record.size(), layout_.record_bytes)
-        .at(layer(), expert);
-  }
-  const format::ExpertRecordHeader header = format::load_record_header(record.data());
-  if (const Fault f =
-          format::validate_header(header, layout_, layer(), expert, entry_.codebook_base)) {
-    return f;
-  }
-  if (verify_crc) {
-    const std::uint32_t crc = crc32(record.subspan(
-        format::record_header_bytes, layout_.payload_end - format::record_header_bytes));
-    if (crc != header.crc32) {
-      return fault(Errc::checksum, "crc32", crc, header.crc32).at(layer(), expert);
-    }
-  }
-  if (const Fault f = check_scales(record, layout_)) return f.at(layer(), expert);
-  return {};
-}
-
-ExpertView ExpertBank::view(std::span<const std::uint8_t> record) const noexcept {
-  const auto matrix = [&](format::Kind kind) {
-    VqMatrix m;
-    m.indices = record.data() + layout_.index_off[static_cast<std::size_t>(kind)];
-    m.scales = record.data() + layout_.scales(kind);
-    m.codebooks = codebooks_->of(entry_.codebook_base, kind);
-    m.n_rows = layout_.shape.rows(kind);
-    m.n_cols = layout_.shape.cols(kind);
-    m.quant = layout_.quant;
-    return m;
-  };
-  return {matrix(format::Kind::gate), matrix(format::Kind::up), matrix(format::Kind::down)};
 }
 
 Expert ExpertBank::read(ExpertId expert) const {

@@ -14,6 +14,7 @@ class Error;
 struct VqMatrix;
 struct TrunkMatrix;
 struct ExpertView;
+class Expert;
 struct Exec;
 class VqTable;
 template <class T>
@@ -21,7 +22,6 @@ struct MatrixView;
 
 namespace io {
 class File;
-class Expert;
 class ExpertBank;
 class Trunk;
 class Codebooks;

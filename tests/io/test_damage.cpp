@@ -103,6 +103,22 @@ TEST_CASE("undamaged containers pass the audit", "[audit]") {
   }
 }
 
+TEST_CASE("containers in the world pass the audit", "[audit][shared]") {
+  const auto shared = test::shared_dir();
+  if (shared.empty()) {
+    WARN("skipped: WASTE_SHARED is not set");
+    return;
+  }
+  for (const char* name : {"k3.waste", "vq2r.waste", "vq3r.waste", "vq4p.waste"}) {
+    const Container container = Container::open(shared / "interop" / name);
+    std::uint64_t faults = 0;
+    for (const io::ExpertBank& bank : container.banks()) faults += io::audit_bank(bank, {});
+    faults += io::audit_codebooks(container, {}) + io::audit_trunk(container, {});
+    INFO(name);
+    CHECK(faults == 0);
+  }
+}
+
 TEST_CASE("each byte class of a record has its fault", "[audit][damage]") {
   struct Damage {
     const char* what;

@@ -21,8 +21,12 @@ struct AuditSink {
 
 /// Everything that can be told of one record: what check_record(crc) says, every index below
 /// `entries`, padding rows of the index blocks zero, the padding behind the payload zero.
-Fault audit_record(const ExpertBank& bank, ExpertId expert,
-                   std::span<const std::uint8_t> record) noexcept;
+Fault audit_record(const format::RecordLayout& layout, LayerId layer, ExpertId expert,
+                   std::uint32_t codebook_base, std::span<const std::uint8_t> record) noexcept;
+inline Fault audit_record(const ExpertBank& bank, ExpertId expert,
+                          std::span<const std::uint8_t> record) noexcept {
+  return audit_record(bank.layout(), bank.layer(), expert, bank.codebook_base(), record);
+}
 
 /// Audits every record of a bank, going on after a fault; memory of one record. Returns the number
 /// of faults.

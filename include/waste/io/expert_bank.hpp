@@ -41,6 +41,17 @@ class Expert {
 
 namespace io {
 
+/// Whether `record` (layout.record_bytes long, else bad_argument) is this expert's: every header
+/// field the derived one, row scales finite, and with `verify_crc` the crc32 of the payload.
+Fault check_record(const format::RecordLayout& layout, LayerId layer, ExpertId expert,
+                   std::uint32_t codebook_base, std::span<const std::uint8_t> record,
+                   bool verify_crc) noexcept;
+
+/// The matrices of a record that check_record accepted. `codebooks` has those of `codebook_base`
+/// (their pointers are null otherwise). Borrows both.
+ExpertView view_record(const format::RecordLayout& layout, std::span<const std::uint8_t> record,
+                       const Codebooks& codebooks, std::uint32_t codebook_base) noexcept;
+
 /// How a bank is opened and read.
 struct BankOptions {
   bool verify_records = false;  ///< also compare the crc32 of every record read
@@ -80,12 +91,16 @@ class ExpertBank {
   /// Reads the bytes without looking at them (beyond the file being unchanged): for audits.
   Fault try_read_raw(ExpertId expert, std::span<std::uint8_t> record) const noexcept;
 
-  /// Whether `record` (record_bytes() long) is this expert: header, finite scales, crc if asked.
+  /// io::check_record for an expert of this bank.
   Fault check_record(ExpertId expert, std::span<const std::uint8_t> record,
-                     bool verify_crc) const noexcept;
+                     bool verify_crc) const noexcept {
+    return io::check_record(layout_, layer(), expert, entry_.codebook_base, record, verify_crc);
+  }
 
   /// The matrices of a record that try_read accepted. Borrows `record` and this bank's codebooks.
-  ExpertView view(std::span<const std::uint8_t> record) const noexcept;
+  ExpertView view(std::span<const std::uint8_t> record) const noexcept {
+    return view_record(layout_, record, *codebooks_, entry_.codebook_base);
+  }
 
  private:
   format::BankEntry entry_;
