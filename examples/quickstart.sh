@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From a bare machine to text: install, build, convert the bundled checkpoint three ways, verify, run and compare.
-# Usage: examples/quickstart.sh [OUTPUT_DIR]      (default: quickstart-out; about 6 minutes on two cores)
+# Usage: examples/quickstart.sh [OUTPUT_DIR]      (default: quickstart-out; about 7 minutes on two cores)
 set -eu
 cd "$(dirname "$0")/.."
 out=${1:-quickstart-out}
