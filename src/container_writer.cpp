@@ -110,10 +110,10 @@ format::Manifest make_manifest(const ContainerPlan& plan) {
 }
 
 BankWriter::BankWriter(fs::path directory, const format::RecordLayout& layout,
-                       const format::BankEntry& bank, bool keep)
+                       const format::BankEntry& bank)
     : final_path_(directory / bank.file), layout_(layout), bank_(bank) {
   part_path_ = final_path_.string() + std::string(part_suffix);
-  file_ = open_part(part_path_, bank.bytes, keep);
+  file_ = open_part(part_path_, bank.bytes, true);
 }
 
 bool BankWriter::has(ExpertId expert) const {
@@ -283,10 +283,11 @@ bool ContainerWriter::has_bank(LayerId layer) const {
 }
 
 BankWriter ContainerWriter::open_bank(LayerId layer) const {
+  const format::BankEntry& bank = entry(layer);
   if (!has_codebooks(layer)) {
     throw Error(fault(Errc::missing, "codebooks").at(layer), directory_.string());
   }
-  return BankWriter(directory_, manifest_.layout, entry(layer), true);
+  return BankWriter(directory_, manifest_.layout, bank);
 }
 
 bool ContainerWriter::has_trunk() const {

@@ -117,7 +117,7 @@ double total_work(const Checkpoint& source, const io::ContainerWriter& writer,
   return work;
 }
 
-/// Creates the directory and its plan, or checks that the plan there is this one. Returns false
+/// Makes sure that the directory may be written: empty, or its plan is this one. Returns false
 /// when a finished container with this very plan is there and only leftovers must go.
 bool settle_destination(const fs::path& directory, const JsonValue& plan,
                         const ConvertOptions& options) {
@@ -148,8 +148,6 @@ bool settle_destination(const fs::path& directory, const JsonValue& plan,
                   "the directory is not empty (" + name + ") and holds no unfinished conversion");
     }
   }
-  fs::create_directories(directory, ec);
-  if (ec) throw Error(fault(Errc::io, "create directory"), directory.string(), ec.message());
   return true;
 }
 
@@ -199,6 +197,7 @@ ConvertReport convert(const fs::path& source_dir, const fs::path& destination,
   const Checkpoint source = Checkpoint::open(source_dir);
   const io::ContainerPlan container = container_plan(source, options);
   io::make_manifest(container);  // refuse what cannot be written before touching the disk
+  const std::vector<SideFile> beside = side_files(source);
   const JsonValue plan = detail::plan_of(source, options);
   ConvertReport report;
   report.memory_bytes = convert_memory_bytes(source, options);
@@ -212,9 +211,16 @@ ConvertReport convert(const fs::path& source_dir, const fs::path& destination,
     report.complete = true;
     return report;
   }
+  const bool was_there = fs::exists(destination, ec);
   io::ContainerWriter writer(destination, container);
-  require_space(writer, options);
-  const std::vector<LayerId> layers = wanted_layers(writer, options);
+  std::vector<LayerId> layers;
+  try {
+    layers = wanted_layers(writer, options);
+    require_space(writer, options);
+  } catch (...) {
+    if (!was_there) fs::remove(destination, ec);
+    throw;
+  }
   if (!fs::exists(plan_path, ec)) io::write_atomically(plan_path, dump_json(plan, 1));
   const io::File lock = lock_plan(plan_path, options.layers.has_value());
 
@@ -233,7 +239,7 @@ ConvertReport convert(const fs::path& source_dir, const fs::path& destination,
     }
     if (!writer.has_trunk()) detail::convert_trunk(source, writer, options, progress);
     progress.stage("finish", 0);
-    write_side_files(source, writer);
+    for (const SideFile& f : beside) writer.write_side_file(f.name, f.bytes);
     writer.finish();
     fs::remove(plan_path, ec);
     report.complete = true;

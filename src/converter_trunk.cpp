@@ -56,31 +56,32 @@ void convert_trunk(const Checkpoint& source, const io::ContainerWriter& writer,
   io::TrunkWriter out = writer.open_trunk();
   const std::vector<TrunkSource>& tensors = source.trunk();
   const std::vector<format::TrunkEntry>& entries = writer.manifest().trunk;
+  double kept = 0;
+  for (std::size_t i = 0; i < out.finished(); ++i) {
+    kept += static_cast<double>(tensors[i].elements());
+  }
+  if (kept > 0) progress.add(trunk_cost_per_weight * kept);
   std::uint64_t uncommitted = 0;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
+  for (std::size_t i = out.finished(); i < tensors.size(); ++i) {
     const TrunkSource& t = tensors[i];
-    if (i >= out.finished()) {
-      const std::uint64_t slab = std::max<std::uint64_t>(1, slab_elements / t.cols());
-      const std::uint64_t slabs = ceil_div(t.rows(), slab);
-      std::atomic<bool> failed{false};
-      parallel_for(static_cast<std::size_t>(slabs), jobs_of(options), [&](std::size_t s) {
-        if (failed.load(std::memory_order_relaxed)) return;
-        try {
-          const std::uint64_t first = s * slab, rows = std::min(slab, t.rows() - first);
-          convert_slab(source, t, out, i, entries[i].fmt, first, rows, options);
-          progress.add(trunk_cost_per_weight * static_cast<double>(rows * t.cols()));
-        } catch (...) {
-          failed = true;
-          throw;
-        }
-      });
-      uncommitted += entries[i].bytes;
-      if (uncommitted >= options.commit_bytes) {
-        out.commit(i + 1);
-        uncommitted = 0;
+    const std::uint64_t slab = std::max<std::uint64_t>(1, slab_elements / t.cols());
+    const std::uint64_t slabs = ceil_div(t.rows(), slab);
+    std::atomic<bool> failed{false};
+    parallel_for(static_cast<std::size_t>(slabs), jobs_of(options), [&](std::size_t s) {
+      if (failed.load(std::memory_order_relaxed)) return;
+      try {
+        const std::uint64_t first = s * slab, rows = std::min(slab, t.rows() - first);
+        convert_slab(source, t, out, i, entries[i].fmt, first, rows, options);
+        progress.add(trunk_cost_per_weight * static_cast<double>(rows * t.cols()));
+      } catch (...) {
+        failed = true;
+        throw;
       }
-    } else {
-      progress.add(trunk_cost_per_weight * static_cast<double>(t.elements()));
+    });
+    uncommitted += entries[i].bytes;
+    if (uncommitted >= options.commit_bytes) {
+      out.commit(i + 1);
+      uncommitted = 0;
     }
   }
   out.publish();

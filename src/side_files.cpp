@@ -89,11 +89,12 @@ JsonValue vision_of(const Checkpoint& source) {
 
 }  // namespace
 
-void write_side_files(const Checkpoint& source, const io::ContainerWriter& writer) {
+std::vector<SideFile> side_files(const Checkpoint& source) {
   const fs::path& dir = source.directory();
+  std::vector<SideFile> out;
   const auto copy = [&](const char* from, const char* to) {
     if (!there(dir / from)) return false;
-    writer.write_side_file(to, io::read_text(dir / from, max_side_bytes));
+    out.push_back({to, io::read_text(dir / from, max_side_bytes)});
     return true;
   };
   if (!copy("tiktoken.model", "tokenizer.model")) copy("tokenizer.model", "tokenizer.model");
@@ -104,18 +105,18 @@ void write_side_files(const Checkpoint& source, const io::ContainerWriter& write
   if (there(tokenizer)) {
     const JsonValue config = read_object(tokenizer);
     if (const JsonValue* added = config.find("added_tokens_decoder")) {
-      writer.write_side_file("specials.json",
-                             dump_json(specials_of(*added, tokenizer.string()), 1));
+      out.push_back({"specials.json", dump_json(specials_of(*added, tokenizer.string()), 1)});
     }
     const JsonValue* text = config.find("chat_template");
     if (!has_template && text && text->is_string()) {
-      writer.write_side_file("chat_template.jinja", *text->as_string());
+      out.push_back({"chat_template.jinja", *text->as_string()});
     }
   }
   if (const JsonValue* vision = source.raw_config().find("vision_config");
       vision && vision->is_object()) {
-    writer.write_side_file("vision.json", dump_json(vision_of(source), 1));
+    out.push_back({"vision.json", dump_json(vision_of(source), 1)});
   }
+  return out;
 }
 
 }  // namespace waste::convert

@@ -21,6 +21,7 @@ struct SmallSource {
   bool single = false;  ///< one model.safetensors without an index
   std::uint32_t experts = 6;
   std::uint32_t layers = 3;
+  std::uint32_t inter = 96;  ///< rows of an expert's gate
 
   std::string prefix() const { return k3 ? "language_model." : ""; }
 
@@ -33,8 +34,8 @@ struct SmallSource {
         std::to_string(layers) +
         ",\"first_k_dense_replace\":1,\"rms_norm_eps\":1e-05,\"mla_use_nope\":true,"
         "\"num_attention_heads\":4,\"kv_lora_rank\":32,\"qk_nope_head_dim\":16,"
-        "\"qk_rope_head_dim\":8,\"v_head_dim\":16,\"moe_intermediate_size\":96,\"num_experts\":" +
-        std::to_string(experts) +
+        "\"qk_rope_head_dim\":8,\"v_head_dim\":16,\"moe_intermediate_size\":" +
+        std::to_string(inter) + ",\"num_experts\":" + std::to_string(experts) +
         ",\"num_experts_per_token\":2,\"num_shared_experts\":1,\"routed_scaling_factor\":2.446,"
         "\"moe_renormalize\":true,\"moe_router_activation_func\":\"sigmoid\","
         "\"tie_word_embeddings\":false,\"bos_token_id\":1,\"eos_token_id\":2,"

@@ -8,6 +8,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "waste/convert/checkpoint.hpp"
 #include "waste/format/expert_quant.hpp"
@@ -37,7 +39,7 @@ struct ConvertOptions {
   quant::Effort effort = quant::Effort::standard;
   unsigned trunk_bits = 4;  ///< 3, 4 or 8
   RouterFormat router = RouterFormat::follow;
-  quant::GroupScale trunk_scale = quant::GroupScale::absmax;
+  quant::GroupScale trunk_scale = quant::GroupScale::search;
   std::uint32_t codebook_sample = 0;  ///< experts sampled per layer; 0: at least 12, and enough
                                       ///< for 300,000 vectors where the layer has them
   std::uint64_t seed = 0;
@@ -66,13 +68,14 @@ struct ConvertReport {
 
 /// Converts the checkpoint in `source` to a container in `destination`.
 ///
-/// Order: every tensor of the source is accounted for and the disk space is checked before
-/// anything is written; then layer by layer codebooks and expert records, the trunk, side files,
-/// codebooks.bin and at last manifest.json, each file under a temporary name until it is complete.
-/// `convert-plan.json` records options and source while the conversion is unfinished; after a kill
-/// at any instant the same call continues, at the granularity of one record or `commit_bytes` of
-/// trunk, and the result is byte for byte that of an uninterrupted run. The result depends on the
-/// source and the first group of options alone, not on jobs, slices or interruptions.
+/// Order: every tensor of the source is accounted for, side files are made and the disk space is
+/// checked before anything is written; then layer by layer codebooks and expert records, the trunk,
+/// side files, codebooks.bin and at last manifest.json, each file under a temporary name until it
+/// is complete. `convert-plan.json` records options and source while the conversion is unfinished;
+/// after a kill at any instant the same call continues, at the granularity of one record or
+/// `commit_bytes` of trunk, and the result is byte for byte that of an uninterrupted run. The
+/// result depends on the source and the first group of options alone, not on jobs, slices or
+/// interruptions.
 ///
 /// Side files: tokenizer.model (from tiktoken.model or tokenizer.model), specials.json (from
 /// tokenizer_config.json), chat_template.jinja (the file, else tokenizer_config.json's
@@ -98,8 +101,13 @@ io::ContainerPlan container_plan(const Checkpoint& source, const ConvertOptions&
 /// record, or a trunk slab; and the codebook sample. Headers of the source are not counted.
 std::uint64_t convert_memory_bytes(const Checkpoint& source, const ConvertOptions& options);
 
+/// A small file that a container carries beside its weights.
+struct SideFile {
+  std::string name;
+  std::string bytes;
+};
 /// The side files that convert() writes, from the files beside a checkpoint. Throws Error for JSON
 /// that is not strict, ids that are no numbers, names that are no strings.
-void write_side_files(const Checkpoint& source, const io::ContainerWriter& writer);
+std::vector<SideFile> side_files(const Checkpoint& source);
 
 }  // namespace waste::convert

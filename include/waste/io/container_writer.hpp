@@ -66,7 +66,7 @@ class BankWriter {
  private:
   friend class ContainerWriter;
   BankWriter(std::filesystem::path directory, const format::RecordLayout& layout,
-             const format::BankEntry& bank, bool keep);
+             const format::BankEntry& bank);
 
   std::filesystem::path final_path_, part_path_;
   format::RecordLayout layout_;
