@@ -83,8 +83,8 @@ TEST_CASE("a conversion opens, verifies against its source and holds what the pl
   CHECK(c.manifest().tensor_prefix == (k3 ? "language_model." : ""));
   for (std::uint32_t l = 1; l < 3; ++l) {
     CHECK(c.manifest().bank(LayerId{l})->codebook_base == (l - 1) * 3 * quant.stages);
-    const auto record = c.bank(LayerId{l}).read(ExpertId{5}).record();
-    CHECK(record[8] == static_cast<std::uint8_t>(quant.fmt));
+    const auto expert = c.bank(LayerId{l}).read(ExpertId{5});
+    CHECK(expert.record()[8] == static_cast<std::uint8_t>(quant.fmt));
   }
 
   convert::VerifyOptions v;

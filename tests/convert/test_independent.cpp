@@ -194,7 +194,8 @@ TEST_CASE("the bundled checkpoint converts within its format's limits") {
   for (const auto& finding : verified.findings) UNSCOPED_INFO(finding.message);
   CHECK(verified.ok());
   std::uint64_t quantized = 0, all = 0;
-  for (const auto& t : Container::open(out).manifest().trunk) {
+  const Container bundled = Container::open(out);
+  for (const auto& t : bundled.manifest().trunk) {
     all += t.rows() * t.cols();
     if (t.fmt == format::Fmt::q4g) quantized += t.rows() * t.cols();
   }
