@@ -104,6 +104,7 @@ nn::KdaWeights TextModel::Loader::kda() {
   w.lower_bound = c.gate_lower_bound;
   w.eps = c.rms_norm_eps;
   w.l2_eps = model_.options_.l2_eps;
+  w.chunk = model_.options_.kda_chunk;
   return w;
 }
 

@@ -8,6 +8,7 @@
 #include "waste/kernels/attention.hpp"
 #include "waste/kernels/elementwise.hpp"
 #include "waste/kernels/kda.hpp"
+#include "waste/kernels/kda_chunk.hpp"
 
 #define WASTE_JOIN_(a, b) a##b
 #define WASTE_JOIN(a, b) WASTE_JOIN_(a, b)
@@ -50,6 +51,7 @@ const StepKernels WASTE_JOIN(step_kernels_, WASTE_TIER) = {
     .short_conv = Entry<short_conv>{},
     .kda_decay = Entry<kda_decay>{},
     .kda_step = Entry<kda_step>{},
+    .kda_chunk = Entry<kda_chunk>{},
     .attention_scores = Entry<attention_scores>{},
     .attention_mix = Entry<attention_mix>{},
 };

@@ -251,6 +251,35 @@ TEST_CASE("KDA decay and step agree with double precision within 1e-6") {
   });
 }
 
+TEST_CASE("KDA in chunks agrees with double precision and with steps within 1e-5") {
+  on_every_tier([](const StepKernels& k) {
+    for (const Case& c : cases("kda_step")) {
+      const std::size_t steps = c.dim("q", 0), heads = c.dim("q", 1), d = c.dim("q", 2);
+      const Floats q = c.in("q"), key = c.in("k"), v = c.in("v"), g = c.in("g_log");
+      const Floats beta = c.in("beta"), after = c.in("state_after");
+      const std::vector<double> want = c.want("o");
+      double largest = 0;
+      for (const double w : want) largest = std::max(largest, std::abs(w));
+      for (const std::size_t chunk : {1u, 3u, 16u}) {
+        Floats state = c.in("state"), o(q.size());
+        Floats scratch(waste::kernels::kda_chunk_scratch(d));
+        for (std::size_t t = 0; t < steps; t += chunk) {
+          const std::size_t n = std::min(chunk, steps - t);
+          for (std::size_t h = 0; h < heads; ++h) {
+            const std::size_t at = (t * heads + h) * d;
+            k.kda_chunk(&state[h * d * d], &q[at], &key[at], &v[at], &g[at], heads * d,
+                        &beta[t * heads + h], heads, c.value("l2_eps"), d, n, scratch.data(),
+                        &o[at], heads * d);
+          }
+        }
+        CAPTURE(chunk);
+        require_close(o, want, 0, 2e-6 * largest);
+        require_close(state, {after.begin(), after.end()}, 2e-6, 2e-6);
+      }
+    }
+  });
+}
+
 TEST_CASE("latent attention agrees with double precision") {
   on_every_tier([](const StepKernels& k) {
     for (const Case& c : cases("mla")) {
@@ -348,6 +377,13 @@ TEST_CASE("tiers with fused multiply-add give the same bits") {
       keep(y);
     }
     keep(state);
+    Floats queries = noise.fill(3 * n), chunk_o(3 * n), decays = noise.fill(3 * n);
+    for (float& d : decays) d = -std::abs(d);
+    Floats work(waste::kernels::kda_chunk_scratch(n));
+    const float betas[] = {0.3f, 0.9f, 0.5f};
+    k.kda_chunk(state.data(), queries.data(), ring.data(), taps.data(), decays.data(), n, betas, 1,
+                1e-6f, n, 3, work.data(), chunk_o.data(), n);
+    keep(chunk_o), keep(state);
     const std::size_t heads = 7, positions = 37;
     const Floats q = noise.fill(heads * n), cache = noise.fill(positions * n);
     Floats scores(heads * positions), mixed(heads * n);

@@ -172,6 +172,20 @@ TEST_CASE("logits are the same bits however a sequence is run") {
   }
 }
 
+TEST_CASE("KDA in chunks moves logits by rounding only") {
+  const auto weights = load(tiny_k3());
+  Tokens tokens = tokens_of(waste::test::read_golden("tiny_k3"));
+  tokens.resize(41);
+  const TextModel steps(weights);
+  ModelOptions options;
+  options.kda_chunk = 16;
+  const TextModel chunks(weights, options);
+  Session a = steps.start(64), b = chunks.start(64);
+  const Floats want = all_logits(steps, a, tokens), got = all_logits(chunks, b, tokens);
+  REQUIRE_FALSE(same_bits(got, want));
+  REQUIRE(relative(got, std::vector<double>(want.begin(), want.end())) <= 1e-5);
+}
+
 TEST_CASE("a context is a hard bound, and a refused call changes nothing") {
   const TextModel model(load(tiny_k3()));
   const Tokens tokens = {1, 2, 3, 4, 5};

@@ -47,6 +47,12 @@ struct StepKernels {
   /// One position of one head; state [dim][dim], scratch 3 * dim floats.
   void (*kda_step)(float* state, const float* q, const float* k, const float* v, const float* g_log,
                    float beta, float eps, std::size_t dim, float* scratch, float* o) noexcept;
+  /// At most 16 positions of one head at once; rows of q, k, v, g_log ld floats apart, beta ldb, o
+  /// ldo; scratch kda_chunk_scratch(dim) floats. Agrees with kda_step to rounding.
+  void (*kda_chunk)(float* state, const float* q, const float* k, const float* v,
+                    const float* g_log, std::size_t ld, const float* beta, std::size_t ldb,
+                    float eps, std::size_t dim, std::size_t tokens, float* scratch, float* o,
+                    std::size_t ldo) noexcept;
 
   /// scores[h][s] = scale * q[h] . cache[s].
   void (*attention_scores)(const float* q, std::size_t ldq, std::size_t heads, const float* cache,
@@ -57,5 +63,11 @@ struct StepKernels {
                         std::size_t ldc, std::size_t width, std::size_t positions, float* out,
                         std::size_t ldo) noexcept;
 };
+
+/// Positions that kda_chunk takes at most, and the floats of its scratch.
+inline constexpr std::size_t kda_chunk_most = 16;
+constexpr std::size_t kda_chunk_scratch(std::size_t dim) noexcept {
+  return (5 * kda_chunk_most + 64) * dim + 2 * kda_chunk_most * kda_chunk_most;
+}
 
 }  // namespace waste::kernels

@@ -18,6 +18,9 @@ struct ModelOptions {
   /// Tokens that go through a layer together. The result is the same for every value; memory of
   /// activations and lookup tables is not. 0: as many as 64 MiB of tables allow, at most 32.
   std::size_t chunk_tokens = 0;
+  /// Positions of a KDA layer that share one pass over the state (1 to 16): faster prefill for
+  /// results that depend, by rounding, on how a sequence is split into calls. See nn::KdaWeights.
+  std::size_t kda_chunk = 1;
 
   /// The two epsilons as another engine (sqliteai/waste 0.6.6) has them, for comparisons with it.
   void use_compat_epsilons(const format::ModelConfig& config) noexcept {

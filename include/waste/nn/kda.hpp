@@ -31,6 +31,10 @@ struct KdaWeights {
   std::optional<float> lower_bound;  ///< decay is bound * sigmoid(..) where set, else softplus
   float eps = 1e-6f;                 ///< of o_norm
   float l2_eps = 1e-6f;              ///< of the q and k normalisation
+  /// Positions that share one pass over the state, 1 to kernels::kda_chunk_most. 1 is the step
+  /// form, the same bits for any split of a sequence; above, results move by rounding with the
+  /// split.
+  std::size_t chunk = 1;
 
   std::size_t channels() const noexcept { return heads * dim; }
   std::size_t state_floats() const noexcept { return heads * dim * dim; }
@@ -76,23 +80,38 @@ inline void kda(const KdaWeights& w, const KdaState& state, MatrixView<const flo
   }
   const kernels::StepKernels& step = *exec.table().step;
   step.sigmoid(beta.data, tokens * w.heads, beta.data);
-  float* const work = scratch.take(w.heads * 4 * dim);
+  const std::size_t chunk = std::clamp<std::size_t>(w.chunk, 1, kernels::kda_chunk_most);
+  const std::size_t work = chunk == 1 ? 3 * dim : kernels::kda_chunk_scratch(dim);
+  const auto works = scratch.matrix(w.heads, work + chunk * dim);
   const std::size_t ring = (w.taps - 1) * channels;
   const unsigned threads = threads_for(tokens * 3 * w.state_floats(), exec);
   parallel_for(w.heads, threads, [&](std::size_t h) {
     const std::size_t c = h * dim;
-    float* const o = work + h * 4 * dim;  // [dim], then 3 * dim for the step
-    for (std::size_t t = 0; t < tokens; ++t) {
-      float *qt = q.row(t).data(), *kt = k.row(t).data(), *vt = v.row(t).data();
-      float* const gt = g.row(t).data() + c;
-      step.short_conv(w.q_conv.data(), state.ring, w.taps, channels, qt, c, c + dim, qt);
-      step.short_conv(w.k_conv.data(), state.ring + ring, w.taps, channels, kt, c, c + dim, kt);
-      step.short_conv(w.v_conv.data(), state.ring + 2 * ring, w.taps, channels, vt, c, c + dim, vt);
-      step.kda_decay(gt, w.dt_bias.data() + c, w.a_log[h], w.lower_bound.has_value(),
-                     w.lower_bound.value_or(0.0f), dim, gt);
-      step.kda_step(state.s + h * dim * dim, qt + c, kt + c, vt + c, gt, beta(t, h), w.l2_eps, dim,
-                    o + dim, o);
-      step.gated_rms_norm(o, w.o_norm.data(), gate.row(t).data() + c, dim, w.eps, qt + c);
+    float* const s = state.s + h * dim * dim;
+    float* const o = works.row(h).data() + work;  // [chunk][dim]
+    for (std::size_t first = 0; first < tokens; first += chunk) {
+      const std::size_t n = std::min(chunk, tokens - first);
+      for (std::size_t t = first; t < first + n; ++t) {
+        float *qt = q.row(t).data(), *kt = k.row(t).data(), *vt = v.row(t).data();
+        float* const gt = g.row(t).data() + c;
+        step.short_conv(w.q_conv.data(), state.ring, w.taps, channels, qt, c, c + dim, qt);
+        step.short_conv(w.k_conv.data(), state.ring + ring, w.taps, channels, kt, c, c + dim, kt);
+        step.short_conv(w.v_conv.data(), state.ring + 2 * ring, w.taps, channels, vt, c, c + dim,
+                        vt);
+        step.kda_decay(gt, w.dt_bias.data() + c, w.a_log[h], w.lower_bound.has_value(),
+                       w.lower_bound.value_or(0.0f), dim, gt);
+      }
+      if (chunk == 1) {
+        step.kda_step(s, &q(first, c), &k(first, c), &v(first, c), &g(first, c), beta(first, h),
+                      w.l2_eps, dim, works.row(h).data(), o);
+      } else {
+        step.kda_chunk(s, &q(first, c), &k(first, c), &v(first, c), &g(first, c), channels,
+                       &beta(first, h), w.heads, w.l2_eps, dim, n, works.row(h).data(), o, dim);
+      }
+      for (std::size_t t = 0; t < n; ++t) {
+        step.gated_rms_norm(o + t * dim, w.o_norm.data(), &gate(first + t, c), dim, w.eps,
+                            &q(first + t, c));
+      }
     }
   });
   matmul(w.o, q, out, exec);
