@@ -54,9 +54,9 @@ void CodebookFit::search(const std::vector<float>& x, const float* books, std::s
   constexpr std::size_t chunk = 1024;
   parallel_for(ceil_div(n_, chunk), threads_, [&](std::size_t task) {
     const std::size_t first = task * chunk, count = std::min(chunk, n_ - first);
-    alignas(64) std::int16_t targets[chunk * vec_dim];
-    integer.quantize(x.data() + first * vec_dim, count, 1.0f, targets);
-    integer.search(kernel_, targets, count, beam, indices.data() + first * stages);
+    IntegerBooks::Scratch scratch;
+    integer.nearest(kernel_, x.data() + first * vec_dim, count, 1.0f, beam, scratch,
+                    indices.data() + first * stages);
   });
 }
 
@@ -168,22 +168,34 @@ void CodebookFit::refit() {
   }
   error_ /= static_cast<double>(n_);
 
+  // The joint uses that occur, row by row: a small sample leaves most at zero.
+  struct Joint {
+    std::uint32_t other;
+    std::int32_t count;
+  };
+  std::vector<Joint> joint;
+  std::vector<std::size_t> ends(m);
+  for (std::size_t a = 0; a < m; ++a) {
+    for (std::size_t b = 0; b < m; ++b) {
+      const std::int32_t count = counts[a * m + b];
+      if (count != 0 && b != a) joint.push_back({static_cast<std::uint32_t>(b), count});
+    }
+    ends[a] = joint.size();
+  }
   constexpr double ridge = 0.5;
   constexpr int sweeps = 6;
   for (int sweep = 0; sweep < sweeps; ++sweep) {
+    std::size_t at = 0;
     for (std::size_t a = 0; a < m; ++a) {
-      const std::int32_t* row = &counts[a * m];
-      if (row[a] == 0) continue;
       double value[vec_dim];
       for (std::size_t d = 0; d < vec_dim; ++d) value[d] = sums[a * vec_dim + d];
-      for (std::size_t b = 0; b < m; ++b) {
-        if (row[b] == 0 || b == a) continue;
-        const double count = row[b];
-        for (std::size_t d = 0; d < vec_dim; ++d) value[d] -= count * change[b * vec_dim + d];
+      for (; at < ends[a]; ++at) {
+        const double* other = &change[joint[at].other * vec_dim];
+        const double count = joint[at].count;
+        for (std::size_t d = 0; d < vec_dim; ++d) value[d] -= count * other[d];
       }
-      for (std::size_t d = 0; d < vec_dim; ++d) {
-        change[a * vec_dim + d] = value[d] / (row[a] + ridge);
-      }
+      const double uses = counts[a * m + a];
+      for (std::size_t d = 0; d < vec_dim; ++d) change[a * vec_dim + d] = value[d] / (uses + ridge);
     }
   }
 

@@ -22,15 +22,17 @@ inline float code_of(float x, float inverse, float low, float high) noexcept {
   return round_even(std::min(std::max(x * inverse, low), high));
 }
 
-// The squared error of the nearest codes for `scale`, summed in 16 fixed partial sums.
-float rounding_error(const float* x, float scale, GroupCodes range) noexcept {
+// The squared error of the nearest codes for `scale`, summed in 16 fixed partial sums. weight[i],
+// if any, multiplies the square of element i.
+template <bool Weighted>
+float rounding_error(const float* x, const float* weight, float scale, GroupCodes range) noexcept {
   const float inverse = 1.0f / scale;
   const float low = static_cast<float>(range.lowest), high = static_cast<float>(range.highest);
   float sums[16] = {};
   for (std::size_t i = 0; i < group; i += 16) {
     for (std::size_t k = 0; k < 16; ++k) {
       const float error = x[i + k] - scale * code_of(x[i + k], inverse, low, high);
-      sums[k] += error * error;
+      sums[k] += Weighted ? error * error * weight[i + k] : error * error;
     }
   }
   for (std::size_t width = 8; width > 0; width /= 2) {
@@ -57,32 +59,30 @@ double squared_error(const float* x, float scale, const std::int8_t* codes) noex
 }
 
 // The scale that minimises |x - scale * codes|^2.
-float fitted_scale(const float* x, const std::int8_t* codes) noexcept {
+float fitted_scale(const float* x, const float* weight, const std::int8_t* codes) noexcept {
   double dot = 0, norm = 0;
   for (std::size_t i = 0; i < group; ++i) {
-    dot += static_cast<double>(x[i]) * codes[i];
-    norm += codes[i] * codes[i];
+    const double factor = (weight == nullptr ? 1.0 : static_cast<double>(weight[i])) * codes[i];
+    dot += factor * x[i];
+    norm += factor * codes[i];
   }
   return norm > 0 ? static_cast<float>(dot / norm) : 0.0f;
 }
 
 }  // namespace
 
-std::uint16_t search_group_scale(Fmt fmt, const float* x, std::uint16_t scale,
-                                 std::int8_t* codes) noexcept {
+std::uint16_t best_group_scale(Fmt fmt, const float* x, const float* weight) noexcept {
   const GroupCodes range = group_codes(fmt);
   float top = 0;
   for (std::size_t i = 0; i < group; ++i) top = std::max(top, std::fabs(x[i]));
-  const double start = squared_error(x, f16_to_f32(scale), codes);
-  if (start == 0) return scale;
-
   float best = INFINITY;
-  std::uint16_t best_scale = scale;
+  std::uint16_t best_scale = 0;
   const auto attempt = [&](float wanted) {
     const std::uint16_t bits = f32_to_f16(wanted);
     const float value = f16_to_f32(bits);
     if (value == 0 || !f16_is_finite(bits)) return;
-    const float error = rounding_error(x, value, range);
+    const float error = weight == nullptr ? rounding_error<false>(x, weight, value, range)
+                                          : rounding_error<true>(x, weight, value, range);
     if (error < best) {
       best = error;
       best_scale = bits;
@@ -97,23 +97,32 @@ std::uint16_t search_group_scale(Fmt fmt, const float* x, std::uint16_t scale,
     attempt(trial);
     if (range.highest != -range.lowest) attempt(-trial);
   }
+  if (best_scale == 0) return 0;
   const float coarse = f16_to_f32(best_scale);
   const float ratio = top / (reach * std::fabs(coarse));
   for (const float part : {-0.6f, -0.3f, 0.3f, 0.6f}) {
     attempt(coarse * ratio / (ratio + part * step));
   }
-  std::int8_t rounded[group];
-  for (int round = 0; round < 3 && best < INFINITY; ++round) {
+  for (int round = 0; round < 3; ++round) {
     const std::uint16_t before = best_scale;
-    round_codes(x, f16_to_f32(best_scale), range, rounded);
-    attempt(fitted_scale(x, rounded));
+    std::int8_t codes[group];
+    round_codes(x, f16_to_f32(best_scale), range, codes);
+    attempt(fitted_scale(x, weight, codes));
     if (best_scale == before) break;
   }
-  if (!(best < INFINITY)) return scale;
-  round_codes(x, f16_to_f32(best_scale), range, rounded);
-  if (!(squared_error(x, f16_to_f32(best_scale), rounded) < start)) return scale;
-  std::memcpy(codes, rounded, sizeof rounded);
   return best_scale;
+}
+
+std::uint16_t search_group_scale(Fmt fmt, const float* x, std::uint16_t scale,
+                                 std::int8_t* codes) noexcept {
+  const double start = squared_error(x, f16_to_f32(scale), codes);
+  const std::uint16_t found = start > 0 ? best_group_scale(fmt, x, nullptr) : std::uint16_t{0};
+  if (found == 0) return scale;
+  std::int8_t rounded[group];
+  round_codes(x, f16_to_f32(found), group_codes(fmt), rounded);
+  if (!(squared_error(x, f16_to_f32(found), rounded) < start)) return scale;
+  std::memcpy(codes, rounded, sizeof rounded);
+  return found;
 }
 
 void pack_group_row(Fmt fmt, const std::int8_t* codes, std::size_t cols,

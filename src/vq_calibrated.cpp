@@ -130,7 +130,8 @@ EncodeStats CalibratedEncoder::encode(MatrixView<const float> w, std::uint8_t* i
       bits[r] = row_scale(w.data + (first + r) * w.stride, cols);
       rows.scale[r] = f16_to_f32(bits[r]);
     }
-    std::int16_t targets[rows_per_task * vec_dim];
+    float targets[rows_per_task * vec_dim];
+    IntegerBooks::Scratch scratch;
     std::uint8_t index[rows_per_task * format::max_stages];
     float error[rows_per_task * vec_dim], entries[rows_per_task * vec_dim];
     for (std::size_t v = 0; v < s.positions(); ++v) {
@@ -141,9 +142,10 @@ EncodeStats CalibratedEncoder::encode(MatrixView<const float> w, std::uint8_t* i
         s.corners[v].apply(w.data + (first + r) * w.stride + at, left);
         for (std::size_t d = 0; d < vec_dim; ++d) left[d] += carried[d];
         const float scale = rows.scale[r];
-        s.books[v].quantize(left, 1, scale > 0 ? 1.0f / scale : 0.0f, targets + r * vec_dim);
+        const float inverse = scale > 0 ? 1.0f / scale : 0.0f;
+        for (std::size_t d = 0; d < vec_dim; ++d) targets[r * vec_dim + d] = left[d] * inverse;
       }
-      s.books[v].search(*s.kernel, targets, rows.count, s.plan.beam, index);
+      s.books[v].nearest(*s.kernel, targets, rows.count, 1.0f, s.plan.beam, scratch, index);
       for (std::size_t r = 0; r < rows.count; ++r) {
         const std::uint8_t* chosen = index + r * q.stages;
         std::uint8_t* run = indices + layout.offset(first + r, v);

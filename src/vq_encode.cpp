@@ -29,7 +29,6 @@ class RowEncoder {
         books_(books),
         search_(search),
         kernel_(kernel),
-        targets_(cols),
         indices_(cols / vec_dim * q_.stages),
         trial_(indices_.size()),
         sums_(cols) {}
@@ -65,8 +64,8 @@ class RowEncoder {
   double choose(const float* row, std::uint16_t bits, std::vector<std::uint8_t>& indices) {
     const float scale = f16_to_f32(bits);
     const std::size_t positions = cols_ / vec_dim;
-    search_.quantize(row, positions, scale > 0 ? 1.0f / scale : 0.0f, targets_.data());
-    search_.search(kernel_, targets_.data(), positions, plan_.beam, indices.data());
+    search_.nearest(kernel_, row, positions, scale > 0 ? 1.0f / scale : 0.0f, plan_.beam, scratch_,
+                    indices.data());
     const std::size_t table = std::size_t{1} << q_.index_bits;
     for (std::size_t v = 0; v < positions; ++v) {
       float sum[vec_dim] = {};
@@ -111,7 +110,7 @@ class RowEncoder {
   const IntegerBooks& search_;
   const kernels::EncodeKernels& kernel_;
   std::uint16_t scale_ = 0;
-  std::vector<std::int16_t> targets_;
+  IntegerBooks::Scratch scratch_;
   std::vector<std::uint8_t> indices_, trial_;
   std::vector<float> sums_;
 };

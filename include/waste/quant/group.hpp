@@ -57,4 +57,8 @@ void unpack_group_row(format::Fmt fmt, const std::uint8_t* payload, std::size_t 
 std::uint16_t search_group_scale(format::Fmt fmt, const float* x, std::uint16_t scale,
                                  std::int8_t* codes) noexcept;
 
+/// The f16 scale (bits) whose nearest codes give the least sum of weight[i] * error[i]^2 found over
+/// x [128]; `weight` null: all 1. 0 where no f16 scale other than 0 serves.
+std::uint16_t best_group_scale(format::Fmt fmt, const float* x, const float* weight) noexcept;
+
 }  // namespace waste::quant
