@@ -1,0 +1,189 @@
+// A whole container, structure-aware: the input is a base (1 byte) and damages of 8 bytes each,
+// applied to a valid container before it is opened, read and audited. Whatever the damage: a typed
+// error; and a record accepted with its crc unmended has the original's payload.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "fuzz_target.hpp"
+#include "scratch_container.hpp"
+#include "waste/io/audit.hpp"
+
+namespace {
+
+using namespace waste;
+using test::Bytes;
+
+const std::array<std::uint64_t, 24> interesting = {
+    0,          1,          2,          3,           7,          8,
+    63,         64,         65,         127,         128,        255,
+    256,        4095,       4096,       65535,       65536,      (1u << 20) + 1,
+    0x7fffffff, 0x80000000, 0xffffffff, 0x100000000, 1ull << 62, 0xffffffffffffffff};
+
+struct Damage {
+  std::uint8_t file, kind;
+  std::uint32_t at;
+  std::uint16_t value;
+};
+
+/// Replaces the n-th run of digits in a JSON text.
+void replace_number(Bytes& text, std::size_t n, std::uint64_t value) {
+  std::vector<std::pair<std::size_t, std::size_t>> numbers;
+  for (std::size_t i = 0; i < text.size();) {
+    std::size_t end = i;
+    while (end < text.size() && text[end] >= '0' && text[end] <= '9') ++end;
+    if (end > i) numbers.emplace_back(i, end);
+    i = end + 1;
+  }
+  if (numbers.empty()) return;
+  const auto [from, to] = numbers[n % numbers.size()];
+  const std::string digits = std::to_string(value);
+  text.erase(text.begin() + static_cast<std::ptrdiff_t>(from),
+             text.begin() + static_cast<std::ptrdiff_t>(to));
+  text.insert(text.begin() + static_cast<std::ptrdiff_t>(from), digits.begin(), digits.end());
+}
+
+void damage(Bytes& bytes, const Damage& d) {
+  const std::size_t n = bytes.size();
+  if (n == 0) return;
+  const std::size_t at = d.at % n;
+  const std::uint64_t number = interesting[d.value % interesting.size()];
+  switch (d.kind % 8) {
+    case 0:
+      bytes[at] ^= static_cast<std::uint8_t>(1u << (d.value & 7));
+      break;
+    case 1:
+      std::memcpy(&bytes[at], &d.value, std::min<std::size_t>(2, n - at));
+      break;
+    case 2:
+      std::memcpy(&bytes[at], &number, std::min<std::size_t>(4, n - at));
+      break;
+    case 3:
+      bytes.resize(at);
+      break;
+    case 4:
+      bytes.resize(n + d.value % 8192);
+      break;
+    case 5:
+      std::fill(bytes.begin() + static_cast<std::ptrdiff_t>(at),
+                bytes.begin() + static_cast<std::ptrdiff_t>(std::min(n, at + d.value)),
+                std::uint8_t{0});
+      break;
+    case 6:
+      replace_number(bytes, d.at, number);
+      break;
+    case 7:
+      bytes.erase(bytes.begin() + static_cast<std::ptrdiff_t>(at),
+                  bytes.begin() + static_cast<std::ptrdiff_t>(std::min(n, at + d.value % 64)));
+      break;
+  }
+}
+
+struct Base {
+  explicit Base(const test::TinySpec& spec) : container(spec) {
+    for (const auto& [name, bytes] : container.tiny.files) {
+      if (name != "tokenizer.model") names.push_back(name);
+    }
+    names.push_back("manifest.json");
+  }
+  Bytes original(const std::string& name) const {
+    if (name != "manifest.json") return container.tiny.files.at(name);
+    return {container.manifest.begin(), container.manifest.end()};
+  }
+  fuzz::ScratchContainer container;
+  std::vector<std::string> names;
+};
+
+void read_all(const Base& base, bool crc_mended) {
+  OpenOptions options;
+  options.verify_records = true;
+  options.threads = 1;
+  const Container container = Container::open(base.container.dir, options);
+  for (const io::ExpertBank& bank : container.banks()) {
+    const Bytes& original =
+        base.container.tiny.files.at(container.manifest().bank(bank.layer())->file);
+    for (std::uint32_t e = 0; e < bank.experts(); ++e) {
+      try {
+        const Expert expert = bank.read(ExpertId{e});
+        const auto payload = expert.record().subspan(
+            format::record_header_bytes, bank.layout().payload_end - format::record_header_bytes);
+        const std::size_t from = e * bank.record_bytes() + format::record_header_bytes;
+        WASTE_FUZZ_CHECK(crc_mended ||
+                         (from + payload.size() <= original.size() &&
+                          std::equal(payload.begin(), payload.end(),
+                                     original.begin() + static_cast<std::ptrdiff_t>(from))));
+      } catch (const Error& error) {
+        WASTE_FUZZ_CHECK(error.fault().expert == e);
+      }
+    }
+    io::audit_bank(bank, {});
+  }
+  io::audit_codebooks(container, {});
+  io::audit_trunk(container, {});
+  AlignedBuffer<std::uint8_t> row;
+  for (const format::TrunkEntry& t : container.trunk().entries()) {
+    try {
+      container.trunk().read_row(t.name, t.rows() / 2, row);
+    } catch (const Error& error) {
+      WASTE_FUZZ_CHECK(error.code() == Errc::bad_field);
+    }
+  }
+}
+
+}  // namespace
+
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const std::array<std::unique_ptr<Base>, 4> bases = [] {
+    test::TinySpec row_major = fuzz::small(test::TinySpec::vq2r());
+    row_major.index_block = 0;
+    row_major.trunk_fmt = 7;
+    return std::array<std::unique_ptr<Base>, 4>{
+        std::make_unique<Base>(fuzz::small(test::TinySpec::vq3r())),
+        std::make_unique<Base>(row_major),
+        std::make_unique<Base>(fuzz::small(test::TinySpec::vq4p())),
+        std::make_unique<Base>(fuzz::small(test::TinySpec::kimi_k3()))};
+  }();
+  fuzz::Input in(data, size);
+  const Base& base = *bases[in.take(1) % bases.size()];
+  std::map<std::string, Bytes> changed;
+  bool crc_mended = false;
+  for (int n = 0; n < 16 && in.left() > 0; ++n) {
+    Damage d;
+    d.file = static_cast<std::uint8_t>(in.take(1));
+    d.kind = static_cast<std::uint8_t>(in.take(1));
+    d.at = static_cast<std::uint32_t>(in.take(4));
+    d.value = static_cast<std::uint16_t>(in.take(2));
+    const std::string& name = base.names[d.file % base.names.size()];
+    const auto [it, first] = changed.try_emplace(name);
+    if (first) it->second = base.original(name);
+    damage(it->second, d);
+    // Every other kind mends the crc of the record it hit, so that damage passes the first gate.
+    const std::size_t record_bytes = base.container.tiny.record_bytes();
+    if ((d.kind & 0x80) != 0 && name.starts_with("experts") &&
+        it->second.size() == base.original(name).size()) {
+      test::TinyContainer copy = base.container.tiny;
+      copy.files[name] = it->second;
+      const auto layer = static_cast<std::uint32_t>(name[9] - '0');
+      // The header's own offset says where the payload ends: leave a wild one alone.
+      const std::size_t record = d.at % it->second.size() / record_bytes;
+      std::uint32_t scales_at = 0;
+      std::memcpy(&scales_at, it->second.data() + record * record_bytes + 32, 4);
+      if (scales_at < record_bytes - 256) {
+        copy.fix_crc(layer, static_cast<std::uint32_t>(record));
+        it->second = copy.files[name];
+        crc_mended = true;
+      }
+    }
+  }
+  for (const auto& [name, bytes] : changed) base.container.put(name, bytes.data(), bytes.size());
+  try {
+    read_all(base, crc_mended);
+  } catch (const Error& e) {
+    WASTE_FUZZ_CHECK(e.code() != Errc::ok && !e.file().empty());
+  }
+  for (const auto& [name, bytes] : changed) base.container.restore(name);
+  return 0;
+}

@@ -1,0 +1,92 @@
+// Writes the seed corpora. Usage: make_corpus FOLDER (what stands in tests/fuzz/corpus)
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "scratch_container.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+using waste::test::Bytes;
+using waste::test::TinySpec;
+
+void save(const fs::path& path, const Bytes& bytes) {
+  fs::create_directories(path.parent_path());
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
+}
+Bytes of(const std::string& text) { return {text.begin(), text.end()}; }
+Bytes with_front(std::uint8_t first, Bytes bytes) {
+  bytes.insert(bytes.begin(), first);
+  return bytes;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 1;
+  const fs::path root = argv[1];
+  const struct {
+    const char* name;
+    TinySpec spec;
+  } specs[] = {{"vq3r", TinySpec::vq3r()},
+               {"vq2r", TinySpec::vq2r()},
+               {"vq4p", TinySpec::vq4p()},
+               {"k3", TinySpec::kimi_k3()}};
+  std::uint8_t number = 0;
+  for (const auto& s : specs) {
+    const auto tiny = waste::test::make_tiny(waste::fuzz::small(s.spec));
+    const std::string name = s.name;
+    save(root / "manifest" / name, of(tiny.manifest.dump()));
+    if (name == "vq3r" || name == "k3") {
+      save(root / "trunk" / name,
+           with_front(name == "k3" ? 1 : 0, of(tiny.manifest["trunk"].dump())));
+    }
+    if (name != "k3")
+      save(root / "codebooks" / name, with_front(number, tiny.files.at("codebooks.bin")));
+    // One damage of each kind per container, with and without a mended crc.
+    for (std::uint8_t kind = 0; kind < 8; ++kind) {
+      save(root / "container" / (name + "-" + std::to_string(kind)),
+           {number, static_cast<std::uint8_t>(kind + number),
+            static_cast<std::uint8_t>(kind | (kind % 2 ? 0x80 : 0)),
+            static_cast<std::uint8_t>(60 + 37 * kind), kind, 0, 0, 3, 0});
+    }
+    ++number;
+  }
+  // Records of the target's own six layouts: gate and up 8 x 16, down 16 x 8.
+  const struct {
+    const char* fmt;
+    std::uint32_t stages, entries, block, bits;
+  } layouts[] = {{"VQ3R", 3, 256, 64, 8}, {"VQ2R", 2, 256, 64, 8}, {"VQ4P", 4, 64, 64, 6},
+                 {"VQ3R", 3, 40, 0, 8},   {"VQ3R", 8, 1, 64, 8},   {"VQ4P", 4, 5, 0, 6}};
+  for (std::uint8_t i = 0; i < 6; ++i) {
+    TinySpec s = waste::fuzz::small(TinySpec{});
+    s.fmt = layouts[i].fmt;
+    s.stages = layouts[i].stages;
+    s.entries = layouts[i].entries;
+    s.index_block = layouts[i].block;
+    s.index_bits = layouts[i].bits;
+    const auto tiny = waste::test::make_tiny(s);
+    Bytes record = waste::test::tiny_record(s, 3, 2, 9, tiny.layers[0].experts[0]);
+    while (!record.empty() && record.back() == 0) record.pop_back();  // the target pads
+    save(root / "record" / ("layout" + std::to_string(i)), with_front(i, record));
+    save(root / "record" / ("mended" + std::to_string(i)),
+         with_front(static_cast<std::uint8_t>(i + 6 * 32), record));  // 192 = 0xc0, a multiple of 6
+  }
+  save(root / "json" / "values",
+       of(R"({"a":[1,-2,3.5e-7,true,false,null,"\u00e9\ud83d\ude00\n"],"b":{"c":{}},"d":[[[]]]})"));
+  save(root / "json" / "numbers",
+       of("[0,-0,1e308,18446744073709551615,-9223372036854775808,1E+2]"));
+  save(root / "usage" / "three", {'W', 'U', 'S', 'G', 1, 0, 0, 0, 9, 0, 0, 0, 0,   0, 0, 0, 1, 0, 4,
+                                  0,   3,   0,   0,   0, 6, 0, 0, 0, 0, 0, 0, 0,   1, 0, 4, 0, 1, 0,
+                                  0,   0,   7,   0,   0, 0, 0, 0, 0, 0, 9, 0, 255, 0, 1, 1, 1, 1});
+  save(
+      root / "safetensors" / "two",
+      of(std::string("\x28\0\0\0\0\0\0\0", 8) +
+         R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,4],"data_offsets":[0,32]},"b":{"dtype":"BF16","shape":[4],"data_offsets":[32,40]}})"));
+  save(root / "ranks" / "bytes", of("AA== 0\nAQ== 1\nYQ== 2\nYWI= 3\nYWJj 4\n"));
+  std::printf("wrote %s\n", root.c_str());
+  return 0;
+}

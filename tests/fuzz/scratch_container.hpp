@@ -1,0 +1,61 @@
+// A tiny container in a folder of this process's own, whose files a fuzz target rewrites.
+#pragma once
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "support/tiny_container.hpp"
+
+namespace waste::fuzz {
+
+/// Writes the container once; put() replaces one file, restore() undoes all.
+class ScratchContainer {
+ public:
+  explicit ScratchContainer(const test::TinySpec& spec) : tiny(test::make_tiny(spec)) {
+    static int number = 0;
+    const std::filesystem::path shm = "/dev/shm";
+    const auto root =
+        std::filesystem::is_directory(shm) ? shm : std::filesystem::temp_directory_path();
+    dir = root / ("waste-fuzz-" + std::to_string(static_cast<long>(::getpid())) + "-" +
+                  std::to_string(number++));
+    tiny.write(dir);
+    manifest = tiny.manifest.dump();
+  }
+  ~ScratchContainer() {
+    std::error_code ignored;
+    std::filesystem::remove_all(dir, ignored);
+  }
+  void put(const std::string& name, const void* bytes, std::size_t size) const {
+    std::ofstream out(dir / name, std::ios::binary | std::ios::trunc);
+    out.write(static_cast<const char*>(bytes), static_cast<std::streamsize>(size));
+  }
+  void restore(const std::string& name) const {
+    if (name == "manifest.json") {
+      put(name, manifest.data(), manifest.size());
+    } else {
+      const auto& bytes = tiny.files.at(name);
+      put(name, bytes.data(), bytes.size());
+    }
+  }
+
+  test::TinyContainer tiny;
+  std::string manifest;
+  std::filesystem::path dir;
+};
+
+/// A spec small enough that a record is one page and a container a few hundred kilobytes.
+inline test::TinySpec small(test::TinySpec spec) {
+  spec.hidden = 16;
+  spec.inter = 8;
+  spec.latent = 8;
+  spec.experts = 2;
+  spec.layers = 3;
+  spec.entries = 4;
+  spec.trunk_threshold = 64;
+  return spec;
+}
+
+}  // namespace waste::fuzz
