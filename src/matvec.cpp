@@ -110,6 +110,26 @@ void matmul(const TrunkMatrix& w, MatrixView<const float> x, MatrixView<float> y
             });
 }
 
+void matmul(const VqMatrix& w, MatrixView<const float> x, MatrixView<float> y, const Exec& exec) {
+  check(validate(w.quant));
+  check_size("x", x.cols, w.n_cols);
+  check_size("y", y.cols, w.n_rows);
+  check_size("tokens", y.rows, x.rows);
+  if (x.rows < decode_from_tokens) {
+    VqTable table(exec.precision, w.quant, w.n_cols);
+    for (std::size_t t = 0; t < x.rows; ++t) {
+      table.build(w.codebooks, x.row(t), exec);
+      matvec(w, table, y.row(t), exec);
+    }
+    return;
+  }
+  const auto* const matrix = exec.table().matrix;
+  over_rows(w.n_rows, x.rows * w.layout().bytes(), exec.threads,
+            [&](std::size_t begin, std::size_t end) {
+              matrix->vq_matmul(w, x.data, x.stride, x.rows, y.data, y.stride, begin, end);
+            });
+}
+
 void dequantize_row(const TrunkMatrix& w, std::size_t row, std::span<float> out, const Exec& exec) {
   check_trunk(w);
   if (row >= w.n_rows) throw Error(fault(Errc::out_of_range, "row", row, w.n_rows));

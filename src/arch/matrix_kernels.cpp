@@ -10,6 +10,7 @@
 #define WASTE_JOIN(a, b) WASTE_JOIN_(a, b)
 
 namespace waste::kernels {
+extern template struct vq_entries<arch::WASTE_TIER>;  // vq_kernels.cpp
 extern const MatrixKernels WASTE_JOIN(matrix_kernels_, WASTE_TIER);
 constinit const MatrixKernels WASTE_JOIN(matrix_kernels_,
                                          WASTE_TIER) = make_matrix_kernels<arch::WASTE_TIER>();

@@ -129,6 +129,41 @@ TEST_CASE("empty matrices and one-element vectors are legal", "[nn][matvec]") {
   matvec(none, x, std::span<float>());
 }
 
+TEST_CASE("many tokens through a VQ matrix: tables below the threshold, decoded from there on",
+          "[nn][matvec]") {
+  const std::size_t rows = 200, cols = 304;
+  for (const auto precision : {kernels::Precision::exact, kernels::Precision::split8}) {
+    const auto w = test::make_vq(format::vq3r, rows, cols, Scales::ordinary, 13);
+    const auto x = inputs(9 * cols);
+    Exec exec;
+    exec.precision = precision;
+    std::vector<float> all(9 * rows), some(9 * rows), one(rows);
+    matmul(w.view, {x.data(), 9, cols}, {all.data(), 9, rows}, exec);
+    for (const unsigned threads : {1u, 3u}) {
+      exec.threads = threads;
+      for (std::size_t tokens = 1; tokens <= 9; ++tokens) {
+        matmul(w.view, {x.data(), tokens, cols}, {some.data(), tokens, rows}, exec);
+        for (std::size_t t = 0; t < tokens; ++t) {
+          const float* want = all.data() + t * rows;
+          if (tokens < decode_from_tokens) {
+            matvec(w.view, std::span(x).subspan(t * cols, cols), one, exec);
+            want = one.data();
+          }
+          REQUIRE(std::equal(want, want + rows, some.data() + t * rows));
+        }
+      }
+    }
+  }
+  const auto w = test::make_vq(format::vq3r, rows, cols, Scales::ordinary, 13);
+  std::vector<float> x(cols), y(rows);
+  CHECK(code_of([&] {
+          matmul(w.view, {x.data(), 1, cols - 8}, {y.data(), 1, rows});
+        }) == Errc::shape);
+  CHECK(code_of([&] {
+          matmul(w.view, {x.data(), 1, cols}, {y.data(), 1, rows - 1});
+        }) == Errc::shape);
+}
+
 TEST_CASE("Eigen vectors and matrices go in and out", "[nn][matvec]") {
   const auto w = test::make_trunk(format::Fmt::q3g, 20, 40, Scales::ordinary, 10);
   const auto vq = test::make_vq(format::vq2r, 20, 40, Scales::ordinary, 11);

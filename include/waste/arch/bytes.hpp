@@ -1,4 +1,4 @@
-// The byte vocabulary of the table-lookup kernels: 64 byte lanes on every tier.
+// The byte vocabulary of the table-lookup kernels: one row of a block of 64 a lane.
 #pragma once
 
 #include <cstddef>
@@ -18,22 +18,28 @@
 
 namespace waste::arch {
 
-/// 64 byte lanes; one row of a block of 64 rows each. Which lane holds which row is the tier's own
-/// (row_of_sum undoes it); it is the same for all planes that one deinterleave wrote.
+/// How many byte lanes a tier works on at once: 64, or 32 (half a block of rows).
 template <class Arch>
-using u8x64 = typename detail::u8_ops<Arch>::vec;
-/// 64 sums of bytes, 16 bits each: at most 257 accumulations.
+inline constexpr std::size_t byte_lanes = detail::u8_ops<Arch>::lanes;
+/// byte_lanes bytes, one row each. Which lane holds which row is the tier's own (row_of_sum undoes
+/// it); it is the same for all planes that one deinterleave wrote.
 template <class Arch>
-using u16x64 = typename detail::u8_ops<Arch>::sums;
+using u8_lanes = typename detail::u8_ops<Arch>::vec;
+/// As many sums of bytes, 16 bits each: at most 257 accumulations.
+template <class Arch>
+using u16_sums = typename detail::u8_ops<Arch>::sums;
 
-/// How many blocks of 64 rows share one load of a lookup table without running out of registers.
+/// How many groups of byte_lanes rows share one load of a table of `entries` without running out of
+/// registers.
 template <class Arch>
-inline constexpr std::size_t blocks_at_once = detail::u8_ops<Arch>::blocks_at_once;
+constexpr std::size_t groups_at_once(std::size_t entries) noexcept {
+  return detail::u8_ops<Arch>::groups(entries);
+}
 
-/// planes[s] lane l = from[Run * row(l) + s] for 64 rows of Run = 1..8 bytes. May read (and ignore)
-/// up to deinterleave_overread bytes past the 64 * Run that it uses.
+/// planes[s] lane l = from[Run * row(l) + s] for byte_lanes rows of Run = 1..8 bytes. May read (and
+/// ignore) up to deinterleave_overread bytes past the byte_lanes * Run that it uses.
 template <class Arch, std::size_t Run>
-WASTE_INLINE void deinterleave(const std::uint8_t* from, u8x64<Arch> (&planes)[Run]) noexcept {
+WASTE_INLINE void deinterleave(const std::uint8_t* from, u8_lanes<Arch> (&planes)[Run]) noexcept {
   detail::u8_ops<Arch>::template deinterleave<Run>(from, planes);
 }
 inline constexpr std::size_t deinterleave_overread = 8;
@@ -41,19 +47,22 @@ inline constexpr std::size_t deinterleave_overread = 8;
 /// Four 6-bit fields of 24-bit little-endian words, given as three byte planes. Bits 6 and 7 of a
 /// result are unspecified; lookup64 ignores them.
 template <class Arch>
-WASTE_INLINE void unpack6(const u8x64<Arch> (&bytes)[3], u8x64<Arch> (&fields)[4]) noexcept {
+WASTE_INLINE void unpack6(const u8_lanes<Arch> (&bytes)[3], u8_lanes<Arch> (&fields)[4]) noexcept {
   detail::u8_ops<Arch>::unpack6(bytes, fields);
 }
 
-/// Lane by lane table[index & 63] of a table written by prepare_table, 64-byte aligned.
-template <class Arch>
-WASTE_INLINE u8x64<Arch> lookup64(const std::uint8_t* table, const u8x64<Arch>& index) noexcept {
-  return detail::u8_ops<Arch>::lookup64(table, index);
+/// out[i] = table[index[i] & 63] lane by lane, of a table written by prepare_table, 64-byte
+/// aligned.
+template <class Arch, std::size_t N>
+WASTE_INLINE void lookup64(const std::uint8_t* table, const u8_lanes<Arch> (&index)[N],
+                           u8_lanes<Arch> (&out)[N]) noexcept {
+  detail::u8_ops<Arch>::lookup64(table, index, out);
 }
-/// The same for 256 entries.
-template <class Arch>
-WASTE_INLINE u8x64<Arch> lookup256(const std::uint8_t* table, const u8x64<Arch>& index) noexcept {
-  return detail::u8_ops<Arch>::lookup256(table, index);
+/// The same for 256 entries and whole bytes.
+template <class Arch, std::size_t N>
+WASTE_INLINE void lookup256(const std::uint8_t* table, const u8_lanes<Arch> (&index)[N],
+                            u8_lanes<Arch> (&out)[N]) noexcept {
+  detail::u8_ops<Arch>::lookup256(table, index, out);
 }
 /// Brings 64 (or each 64 of 256) table entries, in order, into the form this tier looks up in.
 template <class Arch>
@@ -63,23 +72,23 @@ WASTE_INLINE void prepare_table(std::uint8_t* table, std::size_t entries) noexce
 
 /// a + b modulo 256.
 template <class Arch>
-WASTE_INLINE u8x64<Arch> add_u8(const u8x64<Arch>& a, const u8x64<Arch>& b) noexcept {
+WASTE_INLINE u8_lanes<Arch> add_u8(const u8_lanes<Arch>& a, const u8_lanes<Arch>& b) noexcept {
   return detail::u8_ops<Arch>::add(a, b);
 }
 template <class Arch>
-WASTE_INLINE void clear(u16x64<Arch>& sums) noexcept {
+WASTE_INLINE void clear(u16_sums<Arch>& sums) noexcept {
   detail::u8_ops<Arch>::clear(sums);
 }
 /// sums += x.
 template <class Arch>
-WASTE_INLINE void accumulate(u16x64<Arch>& sums, const u8x64<Arch>& x) noexcept {
+WASTE_INLINE void accumulate(u16_sums<Arch>& sums, const u8_lanes<Arch>& x) noexcept {
   detail::u8_ops<Arch>::accumulate(sums, x);
 }
-/// total[i] = total[i] + fma(step0, sum0, fma(step1, sum1, bias)) for the 64 rows, total[i] being
+/// total[i] = total[i] + fma(step0, sum0, fma(step1, sum1, bias)) for all rows, total[i] being
 /// row row_of_sum<Arch, Run>(i).
 template <class Arch>
-WASTE_INLINE void fold(const u16x64<Arch>& sum0, const u16x64<Arch>& sum1, float step0, float step1,
-                       float bias, float* total) noexcept {
+WASTE_INLINE void fold(const u16_sums<Arch>& sum0, const u16_sums<Arch>& sum1, float step0,
+                       float step1, float bias, float* total) noexcept {
   detail::u8_ops<Arch>::fold(sum0, sum1, [&](std::size_t at, const auto& s0, const auto& s1) {
     using batch = f32_batch<Arch>;
     const batch part = fma<Arch>(batch(step0), s0, fma<Arch>(batch(step1), s1, batch(bias)));

@@ -73,8 +73,9 @@ WASTE_INLINE void matmul_rows(const TrunkMatrix& w, const float* x, std::size_t 
 /// trunk_matvec gives for each. See MatrixKernels.
 struct trunk_matmul {
   template <format::Fmt Format, class Arch>
-  static void rows(const TrunkMatrix& w, const float* x, std::size_t ldx, std::size_t tokens,
-                   float* y, std::size_t ldy, std::size_t row_begin, std::size_t row_end) noexcept {
+  WASTE_KERNEL static void rows(const TrunkMatrix& w, const float* x, std::size_t ldx,
+                                std::size_t tokens, float* y, std::size_t ldy,
+                                std::size_t row_begin, std::size_t row_end) noexcept {
     for (std::size_t t = 0; t < tokens; t += trunk::tokens_at_once) {
       const std::size_t left = tokens - t;
       const std::size_t n = left < trunk::tokens_at_once ? left : trunk::tokens_at_once;

@@ -158,8 +158,8 @@ WASTE_INLINE void matvec_rows(const TrunkMatrix& w, const float* x, float* y,
 /// y[r] = sum over c of W[r][c] x[c] for rows [row_begin, row_end); see MatrixKernels.
 struct trunk_matvec {
   template <format::Fmt Format, class Arch>
-  static void rows(const TrunkMatrix& w, const float* x, float* y, std::size_t row_begin,
-                   std::size_t row_end) noexcept {
+  WASTE_KERNEL static void rows(const TrunkMatrix& w, const float* x, float* y,
+                                std::size_t row_begin, std::size_t row_end) noexcept {
     std::size_t r = row_begin;
     for (; r + 4 <= row_end; r += 4) trunk::matvec_rows<Format, Arch, 4>(w, x, y, r);
     for (; r < row_end; ++r) trunk::matvec_rows<Format, Arch, 1>(w, x, y, r);
@@ -188,7 +188,7 @@ struct trunk_matvec {
 /// Row `row` dequantized into out[0 .. cols): f32(scale) * code, rounded once.
 struct trunk_row {
   template <format::Fmt Format, class Arch>
-  static void decode(const TrunkMatrix& w, std::size_t row, float* out) noexcept {
+  WASTE_KERNEL static void decode(const TrunkMatrix& w, std::size_t row, float* out) noexcept {
     using C = trunk::codec<Format, Arch>;
     const std::uint8_t* codes = w.payload + row * format::trunk_row_bytes(Format, w.n_cols);
     for (std::size_t g = 0; g < w.groups(); ++g) {

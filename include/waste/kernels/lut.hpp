@@ -15,7 +15,7 @@ namespace waste::kernels {
 /// and meets all positions, which the caller keeps few so that the stores stay in cache.
 struct lut_build {
   template <class Traits, class Arch>
-  static WASTE_INLINE void positions(const float* codebooks, const float* x, std::size_t n,
+  WASTE_KERNEL static void positions(const float* codebooks, const float* x, std::size_t n,
                                      float* table) noexcept {
     using batch = arch::f32_batch<Arch>;
     constexpr std::size_t position_floats = Traits::stages * Traits::entries;

@@ -86,7 +86,7 @@ struct byte_table_build {
     }
   }
 
-  static WASTE_INLINE void chunk(const float* codebooks, const float* x, std::size_t n,
+  WASTE_KERNEL static void chunk(const float* codebooks, const float* x, std::size_t n,
                                  ChunkSteps& steps, std::uint8_t* planes) noexcept {
     chunk_entries t;
     compute(codebooks, x, n, t);

@@ -39,6 +39,19 @@ struct MatrixKernels {
   /// precision, quantization and cols.
   void (*vq_matvec)(Precision precision, const VqMatrix& w, const void* table, float* y,
                     std::size_t row_begin, std::size_t row_end) noexcept;
+  /// y[t][r] for `tokens` inputs x + t * ldx without tables: rows are decoded once for all and
+  /// multiplied in f32. Rounds like a dense product, so it is close to Precision::exact and not
+  /// equal to it; vq_matmul.hpp fixes the order.
+  void (*vq_matmul)(const VqMatrix& w, const float* x, std::size_t ldx, std::size_t tokens,
+                    float* y, std::size_t ldy, std::size_t row_begin, std::size_t row_end) noexcept;
+
+  /// to[i] = narrow number i at any address, exactly.
+  void (*f16_to_f32)(const std::uint8_t* from, std::size_t n, float* to) noexcept;
+  void (*bf16_to_f32)(const std::uint8_t* from, std::size_t n, float* to) noexcept;
+  /// One row of `cols` (a multiple of 32) MXFP4 numbers: packed [cols/2], scale [cols/32], none
+  /// 255.
+  void (*mxfp4_row)(const std::uint8_t* packed, const std::uint8_t* scale, std::size_t cols,
+                    float* to) noexcept;
 };
 
 /// Bytes of a table for `cols` input columns.

@@ -23,74 +23,83 @@ namespace waste::kernels {
 template <class Traits, class Arch, bool HiLo>
 struct vq_bytes {
   using plan = byte_plan<Traits, HiLo>;
-  using vec = arch::u8x64<Arch>;
+  using vec = arch::u8_lanes<Arch>;
   static constexpr std::size_t run = Traits::run, S = Traits::stages, E = Traits::entries;
   static constexpr std::size_t block_bytes = 64 * run;  ///< of one position
   static constexpr std::size_t position_bytes = S * E * plan::planes;
+  static constexpr std::size_t lanes = arch::byte_lanes<Arch>;
 
-  static WASTE_INLINE vec lookup(const std::uint8_t* table, const vec& index) noexcept {
+  template <std::size_t G>
+  static WASTE_INLINE void lookup(const std::uint8_t* table, const vec (&index)[G],
+                                  vec (&out)[G]) noexcept {
     if constexpr (Traits::index_bits == 6) {
-      return arch::lookup64<Arch>(table, index);
+      arch::lookup64<Arch, G>(table, index, out);
     } else {
-      return arch::lookup256<Arch>(table, index);
+      arch::lookup256<Arch, G>(table, index, out);
     }
   }
 
-  static WASTE_INLINE void add_position(const std::uint8_t* indices, const std::uint8_t* planes,
-                                        arch::u16x64<Arch> (&sums)[2]) noexcept {
-    vec bytes[run], index[S];
-    arch::deinterleave<Arch, run>(indices, bytes);
-    if constexpr (Traits::index_bits == 6) {
-      arch::unpack6<Arch>(bytes, index);
-    } else {
-      for (std::size_t s = 0; s < S; ++s) index[s] = bytes[s];
+  /// Adds the entries of stages [First, End) of one position; a stage's plane is First-relative
+  /// `stride` bytes from the next one's.
+  template <std::size_t First, std::size_t End, std::size_t G>
+  static WASTE_INLINE void add_stages(const std::uint8_t* planes, const vec (&index)[S][G],
+                                      arch::u16_sums<Arch> (&sums)[G]) noexcept {
+    vec total[G], entry[G];
+    lookup<G>(planes + First * E * plan::planes, index[First], total);
+    for (std::size_t s = First + 1; s < End; ++s) {
+      lookup<G>(planes + s * E * plan::planes, index[s], entry);
+      for (std::size_t g = 0; g < G; ++g) total[g] = arch::add_u8<Arch>(total[g], entry[g]);
     }
+    for (std::size_t g = 0; g < G; ++g) arch::accumulate<Arch>(sums[g], total[g]);
+  }
+
+  /// `lanes` rows at a time: where their indices of the chunk begin, where a copy of those of the
+  /// chunk's last position lies if the matrix ends right behind them (else null), and their totals.
+  struct group {
+    const std::uint8_t* indices;
+    const std::uint8_t* end_copy;
+    float* totals;
+  };
+
+  /// `n` positions of G groups that share the loads of the table.
+  template <std::size_t G>
+  static WASTE_INLINE void chunk(const group (&groups)[G], std::size_t prefetch_bytes,
+                                 const ChunkSteps& steps, const std::uint8_t* planes,
+                                 std::size_t n) noexcept {
     constexpr std::size_t split = HiLo ? S : plan::split;
-    vec sum = lookup(planes, index[0]);
-    for (std::size_t s = 1; s < split; ++s) {
-      sum = arch::add_u8<Arch>(sum, lookup(planes + plan::planes * E * s, index[s]));
+    arch::u16_sums<Arch> sum0[G], sum1[G];
+    for (std::size_t g = 0; g < G; ++g) {
+      arch::clear<Arch>(sum0[g]);
+      arch::clear<Arch>(sum1[g]);
     }
-    arch::accumulate<Arch>(sums[0], sum);
-    if constexpr (HiLo) {
-      sum = lookup(planes + E, index[0]);
-      for (std::size_t s = 1; s < S; ++s) {
-        sum = arch::add_u8<Arch>(sum, lookup(planes + 2 * E * s + E, index[s]));
-      }
-      arch::accumulate<Arch>(sums[1], sum);
-    } else if constexpr (split < S) {
-      sum = lookup(planes + E * split, index[split]);
-      for (std::size_t s = split + 1; s < S; ++s) {
-        sum = arch::add_u8<Arch>(sum, lookup(planes + E * s, index[s]));
-      }
-      arch::accumulate<Arch>(sums[1], sum);
-    }
-  }
-
-  /// `n` positions of Blocks blocks of 64 rows. `last` is the one position whose surplus bytes
-  /// might lie outside the matrix; `copy` holds it with room behind.
-  template <std::size_t Blocks>
-  static WASTE_INLINE void chunk(const std::uint8_t* const (&indices)[Blocks],
-                                 std::size_t prefetch_bytes, const std::uint8_t* last,
-                                 const std::uint8_t* copy, const ChunkSteps& steps,
-                                 const std::uint8_t* planes, std::size_t n,
-                                 float* const (&totals)[Blocks]) noexcept {
-    arch::u16x64<Arch> sums[Blocks][2];
-    for (std::size_t b = 0; b < Blocks; ++b) {
-      arch::clear<Arch>(sums[b][0]);
-      arch::clear<Arch>(sums[b][1]);
-    }
-    for (std::size_t v = 0; v < n; ++v) {
-      for (std::size_t b = 0; b < Blocks; ++b) {
-        const std::uint8_t* at = indices[b] + v * block_bytes;
-        for (std::size_t line = 0; line < block_bytes; line += 64) {
-          __builtin_prefetch(at + prefetch_bytes + line);
+    for (std::size_t v = 0; v < n; ++v, planes += position_bytes) {
+      vec index[S][G];
+      for (std::size_t g = 0; g < G; ++g) {
+        const std::uint8_t* from = groups[g].indices + v * block_bytes;
+        for (std::size_t line = 0; line < lanes * run; line += 64) {
+          __builtin_prefetch(from + prefetch_bytes + line);
         }
-        add_position(at == last ? copy : at, planes + v * position_bytes, sums[b]);
+        if (v + 1 == n && groups[g].end_copy != nullptr) from = groups[g].end_copy;
+        vec bytes[run];
+        arch::deinterleave<Arch, run>(from, bytes);
+        if constexpr (Traits::index_bits == 6) {
+          vec fields[4];
+          arch::unpack6<Arch>(bytes, fields);
+          for (std::size_t s = 0; s < S; ++s) index[s][g] = fields[s];
+        } else {
+          for (std::size_t s = 0; s < S; ++s) index[s][g] = bytes[s];
+        }
+      }
+      add_stages<0, split, G>(planes, index, sum0);
+      if constexpr (HiLo) {
+        add_stages<0, S, G>(planes + E, index, sum1);
+      } else if constexpr (split < S) {
+        add_stages<split, S, G>(planes, index, sum1);
       }
     }
-    for (std::size_t b = 0; b < Blocks; ++b) {
-      arch::fold<Arch>(sums[b][0], sums[b][1], steps.steps[0], steps.steps[1], steps.bias,
-                       totals[b]);
+    for (std::size_t g = 0; g < G; ++g) {
+      arch::fold<Arch>(sum0[g], sum1[g], steps.steps[0], steps.steps[1], steps.bias,
+                       groups[g].totals);
     }
   }
 
@@ -106,7 +115,7 @@ struct vq_bytes {
     }
   }
 
-  static WASTE_INLINE void rows(const VqMatrix& w, const void* table, float* y,
+  WASTE_KERNEL static void rows(const VqMatrix& w, const void* table, float* y,
                                 std::size_t row_begin, std::size_t row_end) noexcept {
     const std::size_t positions = w.n_cols / Traits::vec_dim;
     const TableLayout layout(HiLo ? Precision::hilo14 : Precision::split8, w.quant, w.n_cols);
@@ -119,52 +128,58 @@ struct vq_bytes {
     // Totals of whole blocks live in y, in the order of the tier's lanes, until the end.
     float rest[64] = {};
     for (std::size_t r = row_begin; r < whole; ++r) y[r] = 0.0f;
-    const auto totals = [&](std::size_t r) { return r < whole ? y + r : rest; };
     std::uint8_t copy[block_bytes + arch::deinterleave_overread] = {};
-    const std::uint8_t* last = nullptr;
-    if (blocked && row_end == w.n_rows && row_end != row_begin && positions != 0) {
-      last = w.indices + w.layout().bytes() - block_bytes;
-      __builtin_memcpy(copy, last, block_bytes);
+    const bool to_end = blocked && row_end == w.n_rows && row_end != row_begin && positions != 0;
+    if (to_end) {
+      __builtin_memcpy(copy, w.indices + w.layout().bytes() - block_bytes, block_bytes);
     }
     for (std::size_t c = 0; c < layout.chunks; ++c) {
       const std::size_t v0 = c * chunk_positions;
       const std::size_t left = positions - v0, n = left < chunk_positions ? left : chunk_positions;
       const std::uint8_t* const table_at = planes + v0 * position_bytes;
-      if (!blocked) {
-        std::uint8_t block[chunk_positions * block_bytes + arch::deinterleave_overread] = {};
-        for (std::size_t r = row_begin; r < row_end; r += 64) {
+      const bool at_end = to_end && c + 1 == layout.chunks;
+      std::uint8_t gathered[chunk_positions * block_bytes + arch::deinterleave_overread];
+
+      // `lanes` rows from row r on, which is a multiple of lanes.
+      const auto group_at = [&](std::size_t r) {
+        const std::size_t block = r / 64 * 64, part = r % 64;
+        group out;
+        out.indices = gathered + part * run;
+        out.end_copy = nullptr;
+        if (blocked) {
+          out.indices = w.indices + block * row_bytes + v0 * block_bytes + part * run;
+          if (at_end && block + 64 >= row_end) out.end_copy = copy + part * run;
+        }
+        out.totals = block < whole ? y + r : rest + part;
+        return out;
+      };
+      constexpr std::size_t G = arch::groups_at_once<Arch>(E), together = G * lanes;
+      for (std::size_t r = row_begin; r < row_end;) {
+        [[maybe_unused]] const std::size_t rows_left = (row_end - r + 63) / 64 * 64;
+        if (!blocked && r % 64 == 0) {
           gather_rows(w.indices + r * row_bytes + v0 * run, row_bytes,
-                      row_end - r < 64 ? row_end - r : 64, n, block);
-          const std::uint8_t* const at[1] = {block};
-          float* const to[1] = {totals(r)};
-          chunk<1>(at, 0, nullptr, nullptr, steps[c], table_at, n, to);
+                      row_end - r < 64 ? row_end - r : 64, n, gathered);
         }
-        continue;
-      }
-      const std::uint8_t* at = w.indices + row_begin * row_bytes + v0 * block_bytes;
-      const std::size_t next = 64 * row_bytes;
-      std::size_t r = row_begin;
-      constexpr std::size_t B = arch::blocks_at_once<Arch>;
-      for (; B > 1 && r + 64 * B <= row_end; r += 64 * B) {
-        const std::uint8_t* pair[B];
-        float* to[B];
-        for (std::size_t b = 0; b < B; ++b, at += next) {
-          pair[b] = at;
-          to[b] = y + r + 64 * b;
+        if constexpr (G > 1) {
+          if (rows_left >= together && (blocked || together <= 64)) {
+            group groups[G];
+            for (std::size_t g = 0; g < G; ++g) groups[g] = group_at(r + g * lanes);
+            const std::size_t ahead = together > 64 ? together : 64;
+            chunk<G>(groups, blocked ? ahead * row_bytes : 0, steps[c], table_at, n);
+            r += together;
+            continue;
+          }
         }
-        chunk<B>(pair, B * next, last, copy, steps[c], table_at, n, to);
-      }
-      for (; r < row_end; r += 64, at += next) {
-        const std::uint8_t* const one[1] = {at};
-        float* const to[1] = {totals(r)};
-        chunk<1>(one, next, last, copy, steps[c], table_at, n, to);
+        const group one[1] = {group_at(r)};
+        chunk<1>(one, blocked ? 64 * row_bytes : 0, steps[c], table_at, n);
+        r += lanes;
       }
     }
     for (std::size_t r0 = row_begin; r0 < row_end; r0 += 64) {
       float sums[64];
-      __builtin_memcpy(sums, totals(r0), sizeof sums);
+      __builtin_memcpy(sums, r0 < whole ? y + r0 : rest, sizeof sums);
       for (std::size_t i = 0; i < 64; ++i) {
-        const std::size_t r = r0 + arch::row_of_sum<Arch, run>(i);
+        const std::size_t r = r0 + i / lanes * lanes + arch::row_of_sum<Arch, run>(i % lanes);
         if (r < row_end) y[r] = arch::load_one_f16<Arch>(w.scales + 2 * r) * sums[i];
       }
     }

@@ -35,7 +35,7 @@ struct vq_exact {
 
   /// Chunk by chunk over all rows of the range, so that the table's part stays in cache.
   template <class Traits, class Arch>
-  static WASTE_INLINE void rows(const VqMatrix& w, const float* lut, float* y,
+  WASTE_KERNEL static void rows(const VqMatrix& w, const float* lut, float* y,
                                 std::size_t row_begin, std::size_t row_end) noexcept {
     constexpr std::size_t position_floats = Traits::stages * Traits::entries;
     const std::size_t positions = w.n_cols / Traits::vec_dim;

@@ -82,6 +82,16 @@ void matvec(const TrunkMatrix& w, std::span<const float> x, std::span<float> y,
 void matmul(const TrunkMatrix& w, MatrixView<const float> x, MatrixView<float> y,
             const Exec& exec = {});
 
+/// From this many inputs on, matmul of a VqMatrix decodes it instead of building tables.
+inline constexpr std::size_t decode_from_tokens = 4;
+
+/// y[t] = W x[t] for every row of x [tokens][cols] into y [tokens][rows]. Fewer than
+/// decode_from_tokens inputs: what matvec gives for each, tables at exec.precision. From there on W
+/// is decoded once for all and multiplied in f32, whatever the precision: close to exact, the same
+/// bits for every number of tokens, threads and fused tier. x and y must not overlap.
+void matmul(const VqMatrix& w, MatrixView<const float> x, MatrixView<float> y,
+            const Exec& exec = {});
+
 /// out[c] = W[row][c]: f32(scale) * code for grouped formats, rounded once. out has W.cols()
 /// elements. Throws Error (out_of_range, shape, unsupported).
 void dequantize_row(const TrunkMatrix& w, std::size_t row, std::span<float> out,

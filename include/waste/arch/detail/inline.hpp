@@ -3,6 +3,9 @@
 
 // A helper that is not inlined becomes a weak symbol, and the linker may then give one tier's copy
 // to all of them. Helpers of kernels are WASTE_INLINE; entry points are WASTE_FLATTEN, which
-// inlines what they call from elsewhere (xsimd, core).
+// inlines what they call from elsewhere (xsimd, core). WASTE_KERNEL is for one instantiation of a
+// kernel among many: templates on the tier that stay functions of their own, because one function
+// that holds all of them takes minutes to compile.
 #define WASTE_INLINE __attribute__((always_inline)) inline
 #define WASTE_FLATTEN __attribute__((flatten))
+#define WASTE_KERNEL __attribute__((flatten, noinline))

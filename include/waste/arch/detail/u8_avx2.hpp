@@ -15,14 +15,17 @@ namespace waste::arch::detail {
 template <>
 struct u8_ops<avx2> {
   struct vec {
-    __m256i v[2];
+    __m256i v;
   };
   /// As 16-bit lanes: `all` sums whole lanes (even byte + 256 odd byte, modulo 2^16), `odd` their
   /// high bytes.
   struct sums {
-    __m256i all[2], odd[2];
+    __m256i all, odd;
   };
-  static constexpr std::size_t blocks_at_once = 1;
+  static constexpr std::size_t lanes = 32;
+  // Two vectors share a table of 256 entries, sixteen loads; for 64 entries the registers that this
+  // takes cost more than loading twice.
+  static constexpr std::size_t groups(std::size_t) noexcept { return 1; }
 
   template <std::size_t Run, std::size_t R, std::size_t... Lane>
   static WASTE_INLINE __m256i lanes_of(std::index_sequence<Lane...>) noexcept {
@@ -40,70 +43,74 @@ struct u8_ops<avx2> {
   template <std::size_t Run>
   static WASTE_INLINE void deinterleave(const std::uint8_t* from, vec (&planes)[Run]) noexcept {
     for (std::size_t s = 0; s < Run; ++s) {
-      for (std::size_t i = 0; i < 2; ++i) {
-        planes[s].v[i] = plane<Run>(from + 32 * Run * i + s, std::make_index_sequence<Run>());
-      }
+      planes[s].v = plane<Run>(from + s, std::make_index_sequence<Run>());
     }
   }
   template <std::size_t Run>
   static constexpr std::size_t row_of_lane(std::size_t lane) noexcept {
-    return lane / 32 * 32 + interleave<32, Run>::row_of_lane(lane % 32);
+    return interleave<32, Run>::row_of_lane(lane);
   }
-  /// Sums come out as 16 even lanes, then 16 odd ones, of each half.
-  static constexpr std::size_t lane_of_sum(std::size_t i) noexcept {
-    return i / 32 * 32 + 2 * (i % 16) + i % 32 / 16;
-  }
+  /// Sums come out as the 16 even lanes, then the 16 odd ones.
+  static constexpr std::size_t lane_of_sum(std::size_t i) noexcept { return 2 * (i % 16) + i / 16; }
 
   static WASTE_INLINE void unpack6(const vec (&b)[3], vec (&f)[4]) noexcept {
-    const __m256i low2 = _mm256_set1_epi8(3), low4 = _mm256_set1_epi8(15);
-    for (int i = 0; i < 2; ++i) {
-      const __m256i b0 = b[0].v[i], b1 = b[1].v[i], b2 = b[2].v[i];
-      f[0].v[i] = b0;
-      f[1].v[i] = merge(_mm256_srli_epi16(b0, 6), _mm256_slli_epi16(b1, 2), low2);
-      f[2].v[i] = merge(_mm256_srli_epi16(b1, 4), _mm256_slli_epi16(b2, 4), low4);
-      f[3].v[i] = _mm256_srli_epi16(b2, 2);
-    }
+    f[0] = b[0];
+    f[1].v = merge(_mm256_srli_epi16(b[0].v, 6), _mm256_slli_epi16(b[1].v, 2), 3);
+    f[2].v = merge(_mm256_srli_epi16(b[1].v, 4), _mm256_slli_epi16(b[2].v, 4), 15);
+    f[3].v = _mm256_srli_epi16(b[2].v, 2);
   }
-  static WASTE_INLINE __m256i merge(__m256i a, __m256i b, __m256i mask) noexcept {
+  static WASTE_INLINE __m256i merge(__m256i a, __m256i b, char low) noexcept {
+    const __m256i mask = _mm256_set1_epi8(low);
     return _mm256_or_si256(_mm256_and_si256(a, mask), _mm256_andnot_si256(mask, b));
   }
 
   // The table holds T0, T0^T1, T1^T2, T2^T3 of its quarters of sixteen entries. pshufb gives 0 for
   // an index with bit 7 set, which index - 16 q has where the index lies below quarter q: the
   // exclusive or of the four telescopes to the entry.
-  static WASTE_INLINE vec lookup64(const std::uint8_t* table, const vec& index) noexcept {
-    __m256i t[4];
-    for (int q = 0; q < 4; ++q) t[q] = broadcast(table + 16 * q);
-    vec out;
-    for (int i = 0; i < 2; ++i) {
-      const __m256i x = _mm256_and_si256(index.v[i], _mm256_set1_epi8(63));
-      out.v[i] = telescope(t, x);
-    }
-    return out;
+  template <std::size_t N>
+  static WASTE_INLINE void lookup64(const std::uint8_t* table, const vec (&index)[N],
+                                    vec (&out)[N]) noexcept {
+    quarters<N> x;
+    x.set(index);
+    telescope(table, x, out);
   }
-  static WASTE_INLINE vec lookup256(const std::uint8_t* table, const vec& index) noexcept {
-    vec out;
-    for (int i = 0; i < 2; ++i) {
-      const __m256i x = _mm256_and_si256(index.v[i], _mm256_set1_epi8(63));
-      const __m256i bit6 = _mm256_add_epi8(index.v[i], index.v[i]);
-      __m256i part[4];
-      for (int p = 0; p < 4; ++p) {
-        __m256i t[4];
-        for (int q = 0; q < 4; ++q) t[q] = broadcast(table + 64 * p + 16 * q);
-        part[p] = telescope(t, x);
+  template <std::size_t N>
+  static WASTE_INLINE void lookup256(const std::uint8_t* table, const vec (&index)[N],
+                                     vec (&out)[N]) noexcept {
+    quarters<N> x;
+    x.set(index);
+    vec part[4][N];
+    for (int p = 0; p < 4; ++p) telescope(table + 64 * p, x, part[p]);
+    for (std::size_t i = 0; i < N; ++i) {
+      const __m256i bit6 = _mm256_add_epi8(index[i].v, index[i].v);
+      out[i].v =
+          _mm256_blendv_epi8(_mm256_blendv_epi8(part[0][i].v, part[1][i].v, bit6),
+                             _mm256_blendv_epi8(part[2][i].v, part[3][i].v, bit6), index[i].v);
+    }
+  }
+  /// index & 63, less 16 q.
+  template <std::size_t N>
+  struct quarters {
+    __m256i less[4][N];
+    WASTE_INLINE void set(const vec (&index)[N]) noexcept {
+      for (std::size_t i = 0; i < N; ++i) {
+        less[0][i] = _mm256_and_si256(index[i].v, _mm256_set1_epi8(63));
+        for (int q = 1; q < 4; ++q) {
+          less[q][i] = _mm256_sub_epi8(less[q - 1][i], _mm256_set1_epi8(16));
+        }
       }
-      out.v[i] = _mm256_blendv_epi8(_mm256_blendv_epi8(part[0], part[1], bit6),
-                                    _mm256_blendv_epi8(part[2], part[3], bit6), index.v[i]);
     }
-    return out;
-  }
-  static WASTE_INLINE __m256i telescope(const __m256i (&t)[4], __m256i x) noexcept {
-    __m256i out = _mm256_shuffle_epi8(t[0], x);
-    for (int q = 1; q < 4; ++q) {
-      x = _mm256_sub_epi8(x, _mm256_set1_epi8(16));
-      out = _mm256_xor_si256(out, _mm256_shuffle_epi8(t[q], x));
+  };
+  template <std::size_t N>
+  static WASTE_INLINE void telescope(const std::uint8_t* table, const quarters<N>& x,
+                                     vec (&out)[N]) noexcept {
+    for (int q = 0; q < 4; ++q) {
+      const __m256i t = broadcast(table + 16 * q);
+      for (std::size_t i = 0; i < N; ++i) {
+        const __m256i entry = _mm256_shuffle_epi8(t, x.less[q][i]);
+        out[i].v = q == 0 ? entry : _mm256_xor_si256(out[i].v, entry);
+      }
     }
-    return out;
   }
   static WASTE_INLINE void prepare_table64(std::uint8_t* table) noexcept {
     __m128i* const t = reinterpret_cast<__m128i*>(table);
@@ -111,31 +118,25 @@ struct u8_ops<avx2> {
   }
 
   static WASTE_INLINE vec add(const vec& a, const vec& b) noexcept {
-    return {{_mm256_add_epi8(a.v[0], b.v[0]), _mm256_add_epi8(a.v[1], b.v[1])}};
+    return {_mm256_add_epi8(a.v, b.v)};
   }
-  static WASTE_INLINE void clear(sums& s) noexcept {
-    for (int i = 0; i < 2; ++i) s.all[i] = s.odd[i] = _mm256_setzero_si256();
-  }
+  static WASTE_INLINE void clear(sums& s) noexcept { s.all = s.odd = _mm256_setzero_si256(); }
   static WASTE_INLINE void accumulate(sums& s, const vec& x) noexcept {
-    for (int i = 0; i < 2; ++i) {
-      s.all[i] = _mm256_add_epi16(s.all[i], x.v[i]);
-      s.odd[i] = _mm256_add_epi16(s.odd[i], _mm256_srli_epi16(x.v[i], 8));
-    }
+    s.all = _mm256_add_epi16(s.all, x.v);
+    s.odd = _mm256_add_epi16(s.odd, _mm256_srli_epi16(x.v, 8));
   }
   template <class F>
   static WASTE_INLINE void fold(const sums& s0, const sums& s1, const F& f) noexcept {
-    for (std::size_t i = 0; i < 2; ++i) {
-      for (std::size_t parity = 0; parity < 2; ++parity) {
-        const __m256i a = parity ? s0.odd[i] : even(s0.all[i], s0.odd[i]);
-        const __m256i b = parity ? s1.odd[i] : even(s1.all[i], s1.odd[i]);
-        const std::size_t at = 32 * i + 16 * parity;
-        f(at, to_f32(_mm256_castsi256_si128(a)), to_f32(_mm256_castsi256_si128(b)));
-        f(at + 8, to_f32(_mm256_extracti128_si256(a, 1)), to_f32(_mm256_extracti128_si256(b, 1)));
-      }
+    for (std::size_t parity = 0; parity < 2; ++parity) {
+      const __m256i a = parity ? s0.odd : even(s0);
+      const __m256i b = parity ? s1.odd : even(s1);
+      f(16 * parity, to_f32(_mm256_castsi256_si128(a)), to_f32(_mm256_castsi256_si128(b)));
+      f(16 * parity + 8, to_f32(_mm256_extracti128_si256(a, 1)),
+        to_f32(_mm256_extracti128_si256(b, 1)));
     }
   }
-  static WASTE_INLINE __m256i even(__m256i all, __m256i odd) noexcept {
-    return _mm256_sub_epi16(all, _mm256_slli_epi16(odd, 8));
+  static WASTE_INLINE __m256i even(const sums& s) noexcept {
+    return _mm256_sub_epi16(s.all, _mm256_slli_epi16(s.odd, 8));
   }
   static WASTE_INLINE f32_batch<avx2> to_f32(__m128i u16) noexcept {
     return _mm256_cvtepi32_ps(_mm256_cvtepu16_epi32(u16));

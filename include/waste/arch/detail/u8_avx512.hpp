@@ -22,7 +22,8 @@ struct u8_ops_avx512 {
   struct sums {
     __m512i all, odd;
   };
-  static constexpr std::size_t blocks_at_once = 2;
+  static constexpr std::size_t lanes = 64;
+  static constexpr std::size_t groups(std::size_t) noexcept { return 2; }
 
   template <std::size_t Run>
   static constexpr __mmask64 lanes_of(std::size_t residue) noexcept {
@@ -105,26 +106,49 @@ struct u8_ops_avx512 {
 
 template <>
 struct u8_ops<avx512bw> : u8_ops_avx512<avx512bw> {
-  static WASTE_INLINE vec lookup64(const std::uint8_t* table, const vec& index) noexcept {
-    return {telescope(table, _mm512_and_si512(index.v, _mm512_set1_epi8(63)))};
+  template <std::size_t N>
+  static WASTE_INLINE void lookup64(const std::uint8_t* table, const vec (&index)[N],
+                                    vec (&out)[N]) noexcept {
+    __m512i x[N];
+    for (std::size_t i = 0; i < N; ++i) {
+      x[i] = _mm512_and_si512(index[i].v, _mm512_set1_epi8(63));
+    }
+    telescope(table, x, out);
   }
-  static WASTE_INLINE vec lookup256(const std::uint8_t* table, const vec& index) noexcept {
-    const __m512i x = _mm512_and_si512(index.v, _mm512_set1_epi8(63));
-    const __mmask64 bit6 = _mm512_test_epi8_mask(index.v, _mm512_set1_epi8(64));
-    const __mmask64 bit7 = _mm512_movepi8_mask(index.v);
-    return {_mm512_mask_blend_epi8(
-        bit7, _mm512_mask_blend_epi8(bit6, telescope(table, x), telescope(table + 64, x)),
-        _mm512_mask_blend_epi8(bit6, telescope(table + 128, x), telescope(table + 192, x)))};
+  template <std::size_t N>
+  static WASTE_INLINE void lookup256(const std::uint8_t* table, const vec (&index)[N],
+                                     vec (&out)[N]) noexcept {
+    __m512i x[N];
+    vec part[4][N];
+    for (std::size_t i = 0; i < N; ++i) {
+      x[i] = _mm512_and_si512(index[i].v, _mm512_set1_epi8(63));
+    }
+    for (int p = 0; p < 4; ++p) telescope(table + 64 * p, x, part[p]);
+    for (std::size_t i = 0; i < N; ++i) {
+      const __mmask64 bit6 = _mm512_test_epi8_mask(index[i].v, _mm512_set1_epi8(64));
+      out[i].v = _mm512_mask_blend_epi8(_mm512_movepi8_mask(index[i].v),
+                                        _mm512_mask_blend_epi8(bit6, part[0][i].v, part[1][i].v),
+                                        _mm512_mask_blend_epi8(bit6, part[2][i].v, part[3][i].v));
+    }
   }
   // As in u8_ops<avx2>; 0x96 is the exclusive or of three.
-  static WASTE_INLINE __m512i telescope(const std::uint8_t* table, __m512i x) noexcept {
-    __m512i part[4];
+  template <std::size_t N>
+  static WASTE_INLINE void telescope(const std::uint8_t* table, const __m512i (&x)[N],
+                                     vec (&out)[N]) noexcept {
+    __m512i t[4];
     for (int q = 0; q < 4; ++q) {
-      const __m128i t = _mm_load_si128(reinterpret_cast<const __m128i*>(table + 16 * q));
-      part[q] = _mm512_shuffle_epi8(_mm512_broadcast_i32x4(t), x);
-      x = _mm512_sub_epi8(x, _mm512_set1_epi8(16));
+      t[q] =
+          _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(table + 16 * q)));
     }
-    return _mm512_xor_si512(_mm512_ternarylogic_epi64(part[0], part[1], part[2], 0x96), part[3]);
+    for (std::size_t i = 0; i < N; ++i) {
+      __m512i entry[4];
+      for (int q = 0; q < 4; ++q) {
+        const __m512i less = _mm512_sub_epi8(x[i], _mm512_set1_epi8(static_cast<char>(16 * q)));
+        entry[q] = _mm512_shuffle_epi8(t[q], less);
+      }
+      out[i].v =
+          _mm512_xor_si512(_mm512_ternarylogic_epi64(entry[0], entry[1], entry[2], 0x96), entry[3]);
+    }
   }
   static WASTE_INLINE void prepare_table64(std::uint8_t* table) noexcept {
     u8_ops<avx2>::prepare_table64(table);
@@ -135,15 +159,22 @@ template <>
 struct u8_ops<icelake> : u8_ops_avx512<icelake> {
 #if defined(__AVX512VBMI__)
   // vpermb reads six bits of an index, vpermi2b seven.
-  static WASTE_INLINE vec lookup64(const std::uint8_t* table, const vec& index) noexcept {
-    return {_mm512_permutexvar_epi8(index.v, _mm512_load_si512(table))};
+  template <std::size_t N>
+  static WASTE_INLINE void lookup64(const std::uint8_t* table, const vec (&index)[N],
+                                    vec (&out)[N]) noexcept {
+    const __m512i t = _mm512_load_si512(table);
+    for (std::size_t i = 0; i < N; ++i) out[i].v = _mm512_permutexvar_epi8(index[i].v, t);
   }
-  static WASTE_INLINE vec lookup256(const std::uint8_t* table, const vec& index) noexcept {
-    const __m512i low =
-        _mm512_permutex2var_epi8(_mm512_load_si512(table), index.v, _mm512_load_si512(table + 64));
-    const __m512i high = _mm512_permutex2var_epi8(_mm512_load_si512(table + 128), index.v,
-                                                  _mm512_load_si512(table + 192));
-    return {_mm512_mask_blend_epi8(_mm512_movepi8_mask(index.v), low, high)};
+  template <std::size_t N>
+  static WASTE_INLINE void lookup256(const std::uint8_t* table, const vec (&index)[N],
+                                     vec (&out)[N]) noexcept {
+    __m512i t[4];
+    for (int q = 0; q < 4; ++q) t[q] = _mm512_load_si512(table + 64 * q);
+    for (std::size_t i = 0; i < N; ++i) {
+      const __m512i low = _mm512_permutex2var_epi8(t[0], index[i].v, t[1]);
+      const __m512i high = _mm512_permutex2var_epi8(t[2], index[i].v, t[3]);
+      out[i].v = _mm512_mask_blend_epi8(_mm512_movepi8_mask(index[i].v), low, high);
+    }
   }
 #endif
   static WASTE_INLINE void prepare_table64(std::uint8_t*) noexcept {}

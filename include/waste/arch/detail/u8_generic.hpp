@@ -16,7 +16,8 @@ struct u8_ops {
   struct sums {
     std::uint16_t v[64];
   };
-  static constexpr std::size_t blocks_at_once = 1;
+  static constexpr std::size_t lanes = 64;
+  static constexpr std::size_t groups(std::size_t) noexcept { return 1; }
 
   template <std::size_t Run>
   static WASTE_INLINE void deinterleave(const std::uint8_t* from, vec (&planes)[Run]) noexcept {
@@ -38,15 +39,19 @@ struct u8_ops {
       f[3].v[r] = b[2].v[r] >> 2;
     }
   }
-  static WASTE_INLINE vec lookup64(const std::uint8_t* table, const vec& index) noexcept {
-    vec out;
-    for (std::size_t r = 0; r < 64; ++r) out.v[r] = table[index.v[r] & 63];
-    return out;
+  template <std::size_t N>
+  static WASTE_INLINE void lookup64(const std::uint8_t* table, const vec (&index)[N],
+                                    vec (&out)[N]) noexcept {
+    for (std::size_t i = 0; i < N; ++i) {
+      for (std::size_t r = 0; r < 64; ++r) out[i].v[r] = table[index[i].v[r] & 63];
+    }
   }
-  static WASTE_INLINE vec lookup256(const std::uint8_t* table, const vec& index) noexcept {
-    vec out;
-    for (std::size_t r = 0; r < 64; ++r) out.v[r] = table[index.v[r]];
-    return out;
+  template <std::size_t N>
+  static WASTE_INLINE void lookup256(const std::uint8_t* table, const vec (&index)[N],
+                                     vec (&out)[N]) noexcept {
+    for (std::size_t i = 0; i < N; ++i) {
+      for (std::size_t r = 0; r < 64; ++r) out[i].v[r] = table[index[i].v[r]];
+    }
   }
   static WASTE_INLINE void prepare_table64(std::uint8_t*) noexcept {}
 

@@ -19,7 +19,8 @@ struct u8_ops_neon64 {
   struct sums {
     uint16x8_t v[8];
   };
-  static constexpr std::size_t blocks_at_once = 1;
+  static constexpr std::size_t lanes = 64;
+  static constexpr std::size_t groups(std::size_t) noexcept { return 1; }
 
   template <std::size_t Run>
   static WASTE_INLINE void deinterleave(const std::uint8_t* from, vec (&planes)[Run]) noexcept {
@@ -59,25 +60,30 @@ struct u8_ops_neon64 {
       f[3].v[i] = vshrq_n_u8(b[2].v[i], 2);
     }
   }
-  static WASTE_INLINE vec lookup64(const std::uint8_t* table, const vec& index) noexcept {
+  template <std::size_t N>
+  static WASTE_INLINE void lookup64(const std::uint8_t* table, const vec (&index)[N],
+                                    vec (&out)[N]) noexcept {
     const uint8x16x4_t t = vld1q_u8_x4(table);
-    vec out;
-    for (int i = 0; i < 4; ++i) {
-      out.v[i] = vqtbl4q_u8(t, vandq_u8(index.v[i], vdupq_n_u8(63)));
-    }
-    return out;
-  }
-  // tbx leaves a lane alone where its index is out of the table's 64.
-  static WASTE_INLINE vec lookup256(const std::uint8_t* table, const vec& index) noexcept {
-    vec out;
-    for (int q = 0; q < 4; ++q) {
-      const uint8x16x4_t t = vld1q_u8_x4(table + 64 * q);
+    for (std::size_t n = 0; n < N; ++n) {
       for (int i = 0; i < 4; ++i) {
-        const uint8x16_t x = vsubq_u8(index.v[i], vdupq_n_u8(static_cast<std::uint8_t>(64 * q)));
-        out.v[i] = q == 0 ? vqtbl4q_u8(t, x) : vqtbx4q_u8(out.v[i], t, x);
+        out[n].v[i] = vqtbl4q_u8(t, vandq_u8(index[n].v[i], vdupq_n_u8(63)));
       }
     }
-    return out;
+  }
+  // tbx leaves a lane alone where its index is out of the table's 64.
+  template <std::size_t N>
+  static WASTE_INLINE void lookup256(const std::uint8_t* table, const vec (&index)[N],
+                                     vec (&out)[N]) noexcept {
+    for (int q = 0; q < 4; ++q) {
+      const uint8x16x4_t t = vld1q_u8_x4(table + 64 * q);
+      const uint8x16_t below = vdupq_n_u8(static_cast<std::uint8_t>(64 * q));
+      for (std::size_t n = 0; n < N; ++n) {
+        for (int i = 0; i < 4; ++i) {
+          const uint8x16_t x = vsubq_u8(index[n].v[i], below);
+          out[n].v[i] = q == 0 ? vqtbl4q_u8(t, x) : vqtbx4q_u8(out[n].v[i], t, x);
+        }
+      }
+    }
   }
   static WASTE_INLINE void prepare_table64(std::uint8_t*) noexcept {}
 
