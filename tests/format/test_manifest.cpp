@@ -296,6 +296,12 @@ TEST_CASE("every damage of the manifest has its fault", "[manifest]") {
        in_tensor(gate, "off",
                  tensor(const_cast<Json&>(tiny_manifest()), gate)["off"].get<std::uint64_t>() + 4),
        Errc::mismatch, "trunk.off"},
+      {"off + 1: overlap of one byte",
+       [gate](Json& m) {
+         Json& t = tensor(m, gate);
+         t["off"] = t["off"].get<std::uint64_t>() + 1;
+       },
+       Errc::mismatch, "trunk.off"},
       {"off moved, scales not", in_tensor(head, "off", 1), Errc::mismatch, "trunk.scale_off"},
       {"no off", not_in_tensor(head, "off"), Errc::missing, "trunk.off"},
       {"group 64", in_tensor(head, "group", 64), Errc::unsupported, "trunk.group"},

@@ -82,10 +82,11 @@ int main(int argc, char** argv) {
   save(root / "usage" / "three", {'W', 'U', 'S', 'G', 1, 0, 0, 0, 9, 0, 0, 0, 0,   0, 0, 0, 1, 0, 4,
                                   0,   3,   0,   0,   0, 6, 0, 0, 0, 0, 0, 0, 0,   1, 0, 4, 0, 1, 0,
                                   0,   0,   7,   0,   0, 0, 0, 0, 0, 0, 9, 0, 255, 0, 1, 1, 1, 1});
-  save(
-      root / "safetensors" / "two",
-      of(std::string("\x28\0\0\0\0\0\0\0", 8) +
-         R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,4],"data_offsets":[0,32]},"b":{"dtype":"BF16","shape":[4],"data_offsets":[32,40]}})"));
+  save(root / "safetensors" / "two",
+       of(std::string("\x28\0\0\0\0\0\0\0", 8) +
+          R"({"__metadata__":{"format":"pt"},)"
+          R"("a":{"dtype":"F32","shape":[2,4],"data_offsets":[0,32]},)"
+          R"("b":{"dtype":"BF16","shape":[4],"data_offsets":[32,40]}})"));
   save(root / "ranks" / "bytes", of("AA== 0\nAQ== 1\nYQ== 2\nYWI= 3\nYWJj 4\n"));
   std::printf("wrote %s\n", root.c_str());
   return 0;
