@@ -71,8 +71,15 @@ struct Lanes {
   friend Lanes operator*(const Lanes& a, const Lanes& b) noexcept {
     return map([](const Batch& x, const Batch& y) { return x * y; }, a, b);
   }
+  /// Correctly rounded: of the registers themselves, as xsimd 8.1 divides by an estimated
+  /// reciprocal on AArch64.
   friend Lanes operator/(const Lanes& a, const Lanes& b) noexcept {
-    return map([](const Batch& x, const Batch& y) { return x / y; }, a, b);
+    using Register = typename Batch::register_type;
+    return map(
+        [](const Batch& x, const Batch& y) {
+          return Batch(static_cast<Register>(x) / static_cast<Register>(y));
+        },
+        a, b);
   }
 };
 
