@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <cstring>
 
 #include "waste/format/trunk_view.hpp"
 #include "waste/io/crc32.hpp"
@@ -31,9 +30,9 @@ bool has_size(const fs::path& path, std::uint64_t bytes) {
 /// Opens a part file for this process alone: two writers in one directory must not mix.
 File open_part(const fs::path& path, std::uint64_t bytes, bool keep) {
   File file = File::open_or_create(path);
-  if (::flock(file.native_handle(), LOCK_EX | LOCK_NB) != 0) {
-    throw Error(fault(errno == EWOULDBLOCK ? Errc::exists : Errc::io, "lock"), path.string(),
-                errno == EWOULDBLOCK ? "another process is writing it" : std::strerror(errno));
+  // File systems without locks (some network mounts) say so with another error.
+  if (::flock(file.native_handle(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    throw Error(fault(Errc::exists, "lock"), path.string(), "another process is writing it");
   }
   if (!keep) file.truncate(0);
   file.truncate(bytes);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 #include "converter_internal.hpp"
 #include "waste/core/parallel.hpp"
@@ -53,10 +52,10 @@ void remove_container(const fs::path& directory) {
 /// Holds convert-plan.json locked: shared by slices of layers, alone for a run that finishes.
 io::File lock_plan(const fs::path& path, bool shared) {
   io::File file = io::File::open(path);
-  if (::flock(file.native_handle(), (shared ? LOCK_SH : LOCK_EX) | LOCK_NB) != 0) {
-    throw Error(fault(errno == EWOULDBLOCK ? Errc::exists : Errc::io, "lock"), path.string(),
-                errno == EWOULDBLOCK ? "another process is converting into this directory"
-                                     : std::strerror(errno));
+  const int mode = (shared ? LOCK_SH : LOCK_EX) | LOCK_NB;
+  if (::flock(file.native_handle(), mode) != 0 && errno == EWOULDBLOCK) {
+    throw Error(fault(Errc::exists, "lock"), path.string(),
+                "another process is converting into this directory");
   }
   return file;
 }

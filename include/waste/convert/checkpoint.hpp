@@ -125,7 +125,13 @@ class Checkpoint {
   };
   void read_part(const Part& part, std::uint64_t first_row, const MatrixView<float>& out) const;
   const Part& part(LayerId layer, ExpertId expert, format::Kind kind) const;
+  class Accountant;
   void account();
+  std::size_t part_index(std::uint32_t layer, std::uint32_t expert,
+                         format::Kind kind) const noexcept {
+    const std::size_t l = layer - model_.first_k_dense_replace;
+    return (l * model_.num_experts + expert) * format::kinds + static_cast<std::size_t>(kind);
+  }
 
   io::Safetensors files_;
   JsonValue raw_config_, container_config_;
