@@ -366,6 +366,7 @@ class Decoder(nn.Module):
         super().__init__()
         h = config["hidden_size"]
         self.eps, self.block = config["rms_norm_eps"], config["attn_res_block_size"]
+        self.dropout = 0.0
         self.embed_tokens = Weight(1, init=torch.randn(config["vocab_size"], h) * 0.5)
         self.norm, self.output_attn_res_norm = ones(h), ones(h)
         self.output_attn_res_proj = Weight(1, h, init=torch.zeros(1, h))
@@ -377,8 +378,11 @@ class Decoder(nn.Module):
         score = rms(v, norm.weight, self.eps) @ proj.weight[0]
         return (score.softmax(-1).unsqueeze(-2) @ v).squeeze(-2)
 
+    def drop(self, x):
+        return F.dropout(x, self.dropout, self.training)
+
     def forward(self, ids):
-        x, blocks = self.embed_tokens.weight[ids], []
+        x, blocks = self.drop(self.embed_tokens.weight[ids]), []
         for n, layer in enumerate(self.layers):
             live = x
             if blocks:
@@ -387,10 +391,12 @@ class Decoder(nn.Module):
                 )
             if n % self.block == 0:
                 blocks, live = [*blocks, live], None
-            a = layer.self_attn(rms(x, layer.input_layernorm.weight, self.eps))
+            a = self.drop(layer.self_attn(rms(x, layer.input_layernorm.weight, self.eps)))
             live = a if live is None else live + a
             x = self.attend_residuals(live, blocks, layer.mlp_res_norm, layer.mlp_res_proj)
-            x = live + layer.ffn(rms(x, layer.post_attention_layernorm.weight, self.eps))
+            x = live + self.drop(
+                layer.ffn(rms(x, layer.post_attention_layernorm.weight, self.eps))
+            )
         x = self.attend_residuals(x, blocks, self.output_attn_res_norm, self.output_attn_res_proj)
         return rms(x, self.norm.weight, self.eps)
 

@@ -37,6 +37,9 @@ def arguments():
     parser.add_argument("--peak", type=float, default=3e-3, help="largest learning rate")
     parser.add_argument("--warm-up", type=int, default=100, help="steps")
     parser.add_argument("--weight-decay", type=float, default=0.05)
+    parser.add_argument(
+        "--dropout", type=float, default=0.1, help="of embeddings and what sublayers add"
+    )
     parser.add_argument("--qat", type=float, default=0.4, help="fraction after which experts round")
     parser.add_argument(
         "--average", type=float, default=0.05, help="averaging span, of steps so far"
@@ -102,6 +105,7 @@ def main():
     held_out = "".join(map(data.chapter_text, held_out))
     held_out_ids = torch.tensor(encoder.encode(held_out))
     model = export.load(args.init) if args.init else k3.K3()
+    model.model.dropout = args.dropout
     average = {n: t.clone() for n, t in model.state_dict().items()}
     judge = k3.K3(model.config).eval()
     judge.quantize_experts()
