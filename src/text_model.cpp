@@ -45,9 +45,14 @@ void TextModel::ffn(const Layer& layer, std::uint32_t index, Session& session,
     return;
   }
   LayerExperts experts(*weights_, index);
-  std::function<void(const nn::Routing&)> observe;
+  nn::MoeObserver observe;
   if (observer.routing) {
-    observe = [&](const nn::Routing& routing) { observer.routing(index, routing); };
+    observe.routing = [&](const nn::Routing& routing) { observer.routing(index, routing); };
+  }
+  if (observer.expert_input) {
+    observe.input = [&](ExpertId expert, format::Kind kind, std::span<const float> x) {
+      observer.expert_input(index, expert, kind, x);
+    };
   }
   nn::moe(*layer.moe, experts, x, out, session.scratch_, session.moe_, options_.exec, observe);
 }

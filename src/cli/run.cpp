@@ -19,7 +19,8 @@ struct RunArguments {
   bool raw = false, chat = false, markup = false, think = false, json = false;
 };
 
-std::vector<std::uint32_t> encode_prompt(const RunArguments& a, const Tokenizer& tokenizer) {
+/// The prompt's ids; in K3's markup the answer then also ends where its response element closes.
+std::vector<std::uint32_t> encode_prompt(RunArguments& a, const Tokenizer& tokenizer) {
   if (!a.chat) {
     return tokenizer.encode(a.prompt, a.markup ? text::Mode::markup : text::Mode::plain);
   }
@@ -28,6 +29,7 @@ std::vector<std::uint32_t> encode_prompt(const RunArguments& a, const Tokenizer&
     throw Error(fault(Errc::unsupported, "--chat"), a.model.path,
                 "neither a chat.json nor the control tokens of a known chat format are there");
   }
+  if (format->is_k3()) a.generate.stop.push_back("<|close|>response<|sep|>");
   std::vector<text::Message> messages;
   if (!a.system.empty()) messages.push_back({"system", a.system, std::nullopt});
   messages.push_back({"user", a.prompt, std::nullopt});
@@ -51,7 +53,7 @@ void print_json(const OpenedModel& opened, std::size_t prompt_tokens, const mode
   std::printf("%s\n", dump_json(out, 1).c_str());
 }
 
-void run(const RunArguments& a) {
+void run(RunArguments& a) {
   OpenedModel opened = open_model(a.model);
   const Tokenizer tokenizer = Tokenizer::open(a.model.path);
   const std::vector<std::uint32_t> prompt = encode_prompt(a, tokenizer);

@@ -43,7 +43,7 @@ for target in "${targets[@]}"; do
   clang++ $flags -fsanitize=fuzzer "tests/fuzz/fuzz_$target.cpp" "${objects[@]}" -lz -pthread -o "$build/fuzz_$target"
   mkdir -p "$build/corpus/$target"
   echo "== $target for $seconds s"
-  "$build/fuzz_$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=65536 \
+  "$build/fuzz_$target" -max_total_time="$seconds" -timeout=10 -len_control=0 -rss_limit_mb=2048 -max_len=65536 \
     -print_final_stats=1 -verbosity=1 -artifact_prefix="$build/found/$target-" "$build/corpus/$target" \
     "tests/fuzz/corpus/$target" >"$build/$target.log" 2>&1 || failed=1
   grep -E "ERROR|SUMMARY|broken|stat::number_of_executed_units|stat::peak_rss_mb" "$build/$target.log" || true

@@ -167,6 +167,31 @@ TEST_CASE("a mixture layer is the weighted sum of its experts and the shared one
     }
   }
 
+  // An observer sees every input of every expert, in the same order on any number of threads.
+  std::vector<Floats> seen[2];
+  for (const unsigned threads : {1u, 4u}) {
+    nn::MoeObserver observe;
+    observe.input = [&](ExpertId e, format::Kind kind, std::span<const float> v) {
+      seen[threads == 1 ? 0 : 1].emplace_back(v.begin(), v.end());
+      REQUIRE(to_index(e) < count);
+      REQUIRE(v.size() == (kind == format::Kind::gate ? hidden : inter));
+    };
+    Exec exec;
+    exec.threads = threads;
+    nn::moe(w, provider, {x.data(), tokens, hidden}, {out.data(), tokens, hidden}, scratch, space,
+            exec, observe);
+  }
+  REQUIRE(seen[0].size() == 2 * tokens * top_k);
+  REQUIRE(seen[0] == seen[1]);
+  const std::vector<double> in(x.begin(), x.begin() + hidden);
+  REQUIRE(seen[0][0] == Floats(x.begin(), x.begin() + hidden));  // the first token's first expert
+  std::vector<double> act = experts[provider.prepared[0]].gate.times(in);
+  const std::vector<double> up = experts[provider.prepared[0]].up.times(in);
+  for (std::size_t i = 0; i < inter; ++i) {
+    act[i] = silu(act[i]) * up[i];
+    REQUIRE(seen[0][1][i] == Approx(act[i]).epsilon(2e-5).margin(2e-5));
+  }
+
   provider.fails = provider.prepared.back();
   Exec threaded;
   threaded.threads = 3;

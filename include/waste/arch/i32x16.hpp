@@ -86,4 +86,20 @@ WASTE_INLINE i32x16<Arch> float_bits(const i32x16<Arch>& x) noexcept {
   return out;
 }
 
+/// The smallest lane, and the number of the first lane that holds it.
+template <class Arch>
+WASTE_INLINE std::int32_t first_least(const i32x16<Arch>& x, std::size_t& lane) noexcept {
+  using ops = detail::i32_ops<Arch>;
+  auto all = x.v[0];
+  for (std::size_t i = 1; i < x.count; ++i) all = xsimd::min(all, x.v[i]);
+  const std::int32_t least = ops::least(all);
+  const typename i32x16<Arch>::batch wanted(least);
+  std::uint32_t lanes = 0;
+  for (std::size_t i = 0; i < x.count; ++i) {
+    lanes |= ops::equal_lanes(x.v[i], wanted) << (i * i32x16<Arch>::batch::size);
+  }
+  lane = static_cast<std::size_t>(__builtin_ctz(lanes));
+  return least;
+}
+
 }  // namespace waste::arch

@@ -93,36 +93,38 @@ WASTE_INLINE void best_of_classes(const Stage& stage, std::size_t entries,
 
 /// The entry of the least of 16 class minima; the lowest class at a tie.
 template <class Arch>
-WASTE_INLINE std::size_t least_entry(const arch::i32x16<Arch>& best, std::int32_t& score) noexcept {
-  alignas(64) std::int32_t lanes[16];
-  best.store(lanes);
-  std::size_t lane = 0;
-  for (std::size_t i = 1; i < 16; ++i) lane = lanes[i] < lanes[lane] ? i : lane;
-  score = lanes[lane];
+WASTE_INLINE std::size_t least_entry(const arch::i32x16<Arch>& best) noexcept {
+  std::size_t lane;
+  const std::int32_t score = first_least(best, lane);
   return static_cast<std::size_t>(score & 15) * 16 + lane;
 }
 
+/// Stage by stage over a few vectors, so that the next pair's scores overlap this pair's choice.
 template <class Arch>
 WASTE_INLINE void greedy(const SearchBooks& books, const std::int16_t* targets, std::size_t count,
                          std::uint8_t* indices) noexcept {
-  const auto take = [&](const Stage& stage, const arch::i32x16<Arch>& best, std::int16_t* residual,
-                        std::uint8_t* index) {
-    std::int32_t unused;
-    const std::size_t entry = least_entry(best, unused);
-    *index = static_cast<std::uint8_t>(entry);
-    i16x8::subtract(residual, stage.steps + 8 * entry, residual);
-  };
-  for (std::size_t i = 0; i < count; i += 2) {
-    const std::size_t second = i + 1 < count ? i + 1 : i;
-    alignas(16) std::int16_t r0[8], r1[8];
-    std::memcpy(r0, targets + 8 * i, sizeof r0);
-    std::memcpy(r1, targets + 8 * second, sizeof r1);
+  constexpr std::size_t chunk = 64;
+  alignas(64) std::int16_t residuals[chunk * 8];
+  for (std::size_t first = 0; first < count; first += chunk) {
+    const std::size_t n = count - first < chunk ? count - first : chunk;
+    std::memcpy(residuals, targets + 8 * first, n * 8 * sizeof(std::int16_t));
     for (std::size_t s = 0; s < books.stages; ++s) {
       const Stage stage(books, s);
-      arch::i32x16<Arch> best0, best1;
-      best_of_classes<Arch>(stage, books.entries, r0, r1, best0, best1);
-      take(stage, best0, r0, indices + i * books.stages + s);
-      take(stage, best1, r1, indices + second * books.stages + s);
+      const auto take = [&](std::size_t i, const arch::i32x16<Arch>& best) {
+        const std::size_t entry = least_entry(best);
+        indices[(first + i) * books.stages + s] = static_cast<std::uint8_t>(entry);
+        std::int16_t* residual = residuals + 8 * i;
+        i16x8::subtract(residual, stage.steps + 8 * entry, residual);
+      };
+      std::size_t i = 0;
+      for (; i + 2 <= n; i += 2) {
+        arch::i32x16<Arch> best0, best1;
+        best_of_classes<Arch>(stage, books.entries, residuals + 8 * i, residuals + 8 * i + 8, best0,
+                              best1);
+        take(i, best0);
+        take(i + 1, best1);
+      }
+      if (i < n) take(i, best_of_classes<Arch>(stage, books.entries, residuals + 8 * i));
     }
   }
 }
@@ -217,8 +219,7 @@ WASTE_INLINE void search_one(const SearchBooks& books, const std::int16_t* targe
   }
   alignas(64) std::int32_t owners[16];
   owner.store(owners);
-  std::int32_t unused;
-  const std::size_t entry = least_entry(best, unused);
+  const std::size_t entry = least_entry(best);
   const std::uint64_t history = beam.history[now][owners[entry & 15]] | std::uint64_t{entry}
                                                                             << (8 * last);
   for (std::size_t s = 0; s < books.stages; ++s) {

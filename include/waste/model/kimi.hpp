@@ -30,6 +30,10 @@ struct Observer {
   /// mixing), [tokens][hidden_size].
   std::function<void(std::uint32_t layer, MatrixView<const float>)> layer;
   std::function<void(std::uint32_t layer, const nn::Routing&)> routing;
+  /// Every input vector of a routed expert's gate and up (as gate) and down: what calibration
+  /// needs. Experts run one after another while it is set.
+  std::function<void(std::uint32_t layer, ExpertId, format::Kind, std::span<const float>)>
+      expert_input;
 };
 
 /// A model over a source of weights. Holds views and small vectors; const and safe to share between

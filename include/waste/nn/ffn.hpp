@@ -38,9 +38,10 @@ struct FfnWeights {
 };
 
 /// out[t] = down act(gate x[t], up x[t]). x [tokens][in], out [tokens][out], not overlapping.
-/// Throws Error (shape).
-inline void ffn(const FfnWeights& w, const PairActivation& act, MatrixView<const float> x,
-                MatrixView<float> out, Scratch& scratch, const Exec& exec) {
+/// `look` is called with the inputs of down, [tokens][inter]. Throws Error (shape).
+template <class Look>
+void ffn(const FfnWeights& w, const PairActivation& act, MatrixView<const float> x,
+         MatrixView<float> out, Scratch& scratch, const Exec& exec, const Look& look) {
   const Scratch::Frame frame(scratch);
   const auto g = scratch.matrix(x.rows, w.gate.rows());
   const auto u = scratch.matrix(x.rows, w.up.rows());
@@ -52,7 +53,12 @@ inline void ffn(const FfnWeights& w, const PairActivation& act, MatrixView<const
   parallel_for(x.rows, threads_for(8 * g.rows * g.cols, exec), [&](std::size_t t) {
     act(k, g.row(t).data(), u.row(t).data(), g.cols, g.row(t).data());
   });
+  look(MatrixView<const float>(g));
   matmul(w.down, g, out, exec);
+}
+inline void ffn(const FfnWeights& w, const PairActivation& act, MatrixView<const float> x,
+                MatrixView<float> out, Scratch& scratch, const Exec& exec) {
+  ffn(w, act, x, out, scratch, exec, [](const MatrixView<const float>&) {});
 }
 
 }  // namespace waste::nn

@@ -69,6 +69,15 @@ struct Routing {
   MatrixView<const float> weights;      ///< [tokens][top_k]
 };
 
+/// Who wants to look on; what is shown lasts until the call returns. Empty functions are not
+/// called.
+struct MoeObserver {
+  std::function<void(const Routing&)> routing;
+  /// The input vector of an expert's gate and up (shown once, as gate) and of its down, for every
+  /// token that uses it. Experts then run one after another, in the order of first use.
+  std::function<void(ExpertId, format::Kind, std::span<const float>)> input;
+};
+
 /// Memory that moe() keeps between calls, one per session.
 struct MoeWorkspace {
   struct Worker {
@@ -119,10 +128,9 @@ inline void group_by_expert(MoeWorkspace& space, std::size_t tokens, std::size_t
 /// [tokens][hidden]. Each distinct expert is asked for once per call; the tables of gate and up are
 /// built once per token. The same bits for any split of tokens into calls and any thread count.
 /// Throws Error (shape, mismatch) and whatever the provider throws. model-math, section 5.
-/// `observe`, where set, is shown the choice; its views last until it returns.
 inline void moe(const MoeWeights& w, ExpertProvider& provider, MatrixView<const float> x,
                 MatrixView<float> out, Scratch& scratch, MoeWorkspace& space, const Exec& exec,
-                const std::function<void(const Routing&)>& observe = {}) {
+                const MoeObserver& observe = {}) {
   const std::size_t tokens = x.rows, experts = w.router.rows(), top_k = w.spec.top_k;
   const kernels::StepKernels& step = *exec.table().step;
   const Scratch::Frame frame(scratch);
@@ -134,7 +142,7 @@ inline void moe(const MoeWeights& w, ExpertProvider& provider, MatrixView<const 
   for (std::size_t t = 0; t < tokens; ++t) {
     route(scores.row(t), w.bias, w.spec, {&space.ids[t * top_k], top_k}, weights.row(t), exec);
   }
-  if (observe) observe({{space.ids.data(), tokens, top_k}, weights});
+  if (observe.routing) observe.routing({{space.ids.data(), tokens, top_k}, weights});
   detail::group_by_expert(space, tokens, top_k, experts);
   provider.prepare(space.order);
 
@@ -169,6 +177,10 @@ inline void moe(const MoeWeights& w, ExpertProvider& provider, MatrixView<const 
       matvec(e.gate, space.gate[t], hidden.row(0), one);
       matvec(e.up, space.up[t], hidden.row(1), one);
       w.act(step, hidden.row(0).data(), hidden.row(1).data(), w.inter, hidden.row(0).data());
+      if (observe.input) {
+        observe.input(space.order[i], format::Kind::gate, xin.row(t));
+        observe.input(space.order[i], format::Kind::down, hidden.row(0));
+      }
       worker.down.build(e.down.codebooks, hidden.row(0), one);
       matvec(e.down, worker.down, parts.row(t * top_k + j), one);
     }
@@ -180,13 +192,20 @@ inline void moe(const MoeWeights& w, ExpertProvider& provider, MatrixView<const 
     for (std::size_t r = 0; r < users.size(); ++r) {
       std::copy_n(xin.row(users[r].first).data(), width, in.row(r).data());
     }
-    ffn(e, w.act, in, y, worker.scratch, one);
+    ffn(e, w.act, in, y, worker.scratch, one, [&](MatrixView<const float> hidden) {
+      if (!observe.input) return;
+      for (std::size_t r = 0; r < users.size(); ++r) {
+        observe.input(space.order[i], format::Kind::gate, in.row(r));
+        observe.input(space.order[i], format::Kind::down, hidden.row(r));
+      }
+    });
     for (std::size_t r = 0; r < users.size(); ++r) {
-      std::copy_n(y.row(r).data(), width,
-                  parts.row(users[r].first * top_k + users[r].second).data());
+      const std::size_t part = users[r].first * top_k + users[r].second;
+      std::copy_n(y.row(r).data(), width, parts.row(part).data());
     }
   };
-  const unsigned threads = threads_for(tokens * top_k * 3 * w.inter * width, exec);
+  const unsigned threads =
+      observe.input ? 1 : threads_for(tokens * top_k * 3 * w.inter * width, exec);
   parallel_for(space.order.size(), threads, [&](std::size_t i) {
     const ExpertLease lease = provider.get(space.order[i]);
     WorkerPool<MoeWorkspace::Worker>::Loan worker(space.pool);
