@@ -98,9 +98,12 @@ class Checkpoint:
         return name in self.entries
 
     def expert(self, layer, e):
-        """f32 gate [mi][W], up [mi][W], down [W][mi] (w1, w3, w2 of the source)."""
-        stem = f"{self.prefix}model.layers.{layer}.block_sparse_moe.experts.{e}."
-        return tuple(self._matrix(stem + w) for w in ("w1", "w3", "w2"))
+        """f32 gate [mi][W], up [mi][W], down [W][mi]: w1, w3, w2 of the source, or gate_proj, ..."""
+        block, names = "block_sparse_moe", ("w1", "w3", "w2")
+        if self.config.get("model_type") in ("olmoe", "qwen3_moe"):
+            block, names = "mlp", ("gate_proj", "up_proj", "down_proj")
+        stem = f"{self.prefix}model.layers.{layer}.{block}.experts.{e}."
+        return tuple(self._matrix(stem + w) for w in names)
 
     def _matrix(self, stem):
         if self.has(stem + ".weight"):

@@ -12,8 +12,9 @@ import numeric
 
 
 def expert_shapes(config):
-    """(rows, cols) of gate, up, down."""
-    mi = config["moe_intermediate_size"]
+    """(rows, cols) of gate, up, down. OLMoE has no dense layers and calls its experts' rows
+    intermediate_size."""
+    mi = config.get("moe_intermediate_size") or config["intermediate_size"]
     width = config.get("routed_expert_hidden_size") or config["hidden_size"]
     return [(mi, width), (mi, width), (width, mi)]
 
@@ -98,19 +99,24 @@ class Container:
         )
 
 
-def write_container(source, folder, fmt="VQ3R", trunk_bits=4, block=64, trunk_fmt=None, seed=0):
+def write_container(
+    source, folder, fmt="VQ3R", trunk_bits=4, block=64, trunk_fmt=None, seed=0, entries=None
+):
     """Converts a checkpoint.Checkpoint with a plain encoder (greedy residual k-means).
 
-    trunk_fmt(name, shape) overrides the format of a trunk tensor by not returning None.
+    trunk_fmt(name, shape) overrides the format of a trunk tensor by not returning None; entries
+    those of a codebook.
     """
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    code, stages, entries, index_bits = experts.FORMATS[fmt]
+    code, stages, most, index_bits = experts.FORMATS[fmt]
+    entries = entries or most
     run, shapes = experts.run_bytes(stages, index_bits), expert_shapes(source.config)
     size = experts.record_bytes(shapes, run, block)
     count, random = source.config["num_experts"], numeric.Random(seed)
     layers, books = {}, []
-    for layer in range(source.config["first_k_dense_replace"], source.config["num_hidden_layers"]):
+    first = source.config.get("first_k_dense_replace", 0)
+    for layer in range(first, source.config["num_hidden_layers"]):
         weights = [source.expert(layer, e) for e in range(count)]
         base, file = len(books), f"experts-L{layer}.bin"
         for kind in range(3):
@@ -129,7 +135,7 @@ def write_container(source, folder, fmt="VQ3R", trunk_bits=4, block=64, trunk_fm
     trunk = write_trunk(source, folder, trunk_bits, trunk_fmt or (lambda name, shape: None))
     manifest = {
         "format_version": 0,
-        "arch": "kimi-k3" if source.prefix else "kimi-linear",
+        "arch": arch_of(source),
         "tensor_prefix": source.prefix,
         "config": container_config(source),
         "expert_quant": {"fmt": fmt, "stages": stages, "vec_dim": 8, "entries": entries,
@@ -139,6 +145,13 @@ def write_container(source, folder, fmt="VQ3R", trunk_bits=4, block=64, trunk_fm
         "trunk": trunk,
     }  # fmt: skip
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1))
+
+
+def arch_of(source):
+    if source.prefix:
+        return "kimi-k3"
+    name = source.config["architectures"][0]
+    return "kimi-linear" if name.startswith("KimiLinear") else name
 
 
 def container_config(source):

@@ -1,14 +1,20 @@
-"""Whole-model goldens -> kimi_linear, k3 (random weights) and tiny_k3 (the trained checkpoint)."""
+"""Whole-model goldens -> kimi_linear, k3 (random weights), tiny_k3 (the trained checkpoint) and
+olmoe (a container of another family)."""
 
+import hashlib
 import pathlib
 import tempfile
 
 import numpy as np
 
+import gqa_model
+import groups
 import layers as nn
 import make_checkpoint
+import make_gqa_checkpoint
 import numeric
 from checkpoint import Checkpoint
+from container import Container, write_container
 from model import Model
 from run_model import tensors_of
 from tokenizer import Tokenizer
@@ -71,3 +77,32 @@ def tiny_k3(folder):
     tensors = tensors_of(exact, tokens)
     tensors = {k: v.astype(np.float32) if v.dtype == np.float64 else v for k, v in tensors.items()}
     return tensors, metadata(source, margin)
+
+
+def write_olmoe(folder):
+    """A container of every trunk format from the tiny random checkpoint: 64 entries a codebook to
+    keep it small."""
+    formats = {"k_proj": groups.Q3G, "v_proj": groups.F16, "embed_tokens": groups.Q8G,
+               "lm_head": groups.Q8G, "q_proj": groups.Q4G, "o_proj": groups.Q4G}  # fmt: skip
+    with tempfile.TemporaryDirectory() as source:
+        make_gqa_checkpoint.make("olmoe", source, seed=0, tiny=True)
+        write_container(Checkpoint(source), folder, "VQ2R", entries=64,
+                        trunk_fmt=lambda name, shape: formats.get(name.split(".")[-2]))  # fmt: skip
+
+
+def olmoe(folder):
+    """Logits on the dequantized weights of the container in `folder`, which is written where there
+    is none: its bytes rest on sums of k-means, so it is kept rather than made anew."""
+    if not folder.exists():
+        write_olmoe(folder)
+    source = Container(folder)
+    tokens = numeric.Random(4).integers(source.config["vocab_size"], 16)
+    model = gqa_model.Model(source)
+    tensors = tensors_of(model.forward(tokens), tokens)
+    rounded = gqa_model.Model(source, np.float32).forward(tokens)
+    tensors["logits_f32"] = rounded["logits"]
+    digest = hashlib.sha256()
+    for file in sorted(folder.iterdir()):
+        digest.update(file.read_bytes())
+    margin = f"{model.margin:.2e}"
+    return tensors, {"container_sha256": digest.hexdigest(), "router_margin": margin}

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the golden files of tests/data/golden.
 
-  python3 tests/oracle/make_goldens.py [units] [quantizers] [kimi_linear] [k3] [tiny_k3]
+  python3 tests/oracle/make_goldens.py [units] [quantizers] [kimi_linear] [k3] [tiny_k3] [olmoe]
           [--tiny-k3 CHECKPOINT]
 
 Without names: all of them.
@@ -26,6 +26,7 @@ def builders(tiny_k3):
         "kimi_linear": lambda: golden_models.random_weights("kimi-linear"),
         "k3": lambda: golden_models.random_weights("k3"),
         "tiny_k3": lambda: golden_models.tiny_k3(tiny_k3),
+        "olmoe": lambda: golden_models.olmoe(GOLDEN / "olmoe.waste"),
     }
 
 

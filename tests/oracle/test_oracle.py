@@ -14,10 +14,12 @@ import numpy as np
 
 import experts
 import golden_models
+import gqa_model
 import groups
 import layers as nn
 import make_checkpoint
 import make_goldens
+import make_gqa_checkpoint
 import numeric
 from checkpoint import Checkpoint, read_safetensors
 from container import Container, expert_shapes, write_container
@@ -131,6 +133,33 @@ def test_container_written_is_read_back():
                 Model(c, d).forward([1, 500, 33, 7])["logits"] for d in (np.float64, np.float32)
             )
             assert relative(b, a) < 1e-5
+
+
+def test_rope_turns_pairs_by_the_position():
+    x = numeric.Random(10).normal(5, 2, 6)
+    y = gqa_model.rope(x, 100.0)
+    for t, h, i in ((0, 0, 0), (3, 1, 0), (4, 0, 1), (2, 1, 2)):
+        a = t / 100.0 ** (i / 3)
+        want = x[t, h, i] * math.cos(a) - x[t, h, i + 3] * math.sin(a)
+        assert abs(y[t, h, i] - want) < 1e-14
+        want = x[t, h, i] * math.sin(a) + x[t, h, i + 3] * math.cos(a)
+        assert abs(y[t, h, i + 3] - want) < 1e-14
+
+
+def test_gqa_models_against_pytorch():
+    try:
+        import gqa_pytorch
+    except ImportError:
+        print("  skipped: no PyTorch here")
+        return
+    for arch in ("olmoe", "qwen3_moe"):
+        with tempfile.TemporaryDirectory() as folder:
+            make_gqa_checkpoint.make(arch, folder)
+            source, tokens = Checkpoint(folder), [1, 2, 3, 500, 7, 9, 300]
+            want = gqa_pytorch.forward(source, tokens)
+            error = relative(gqa_model.Model(source).forward(tokens)["logits"], want)
+            print(f"  {arch}: relative error {error:.2g}")
+            assert error < 1e-13
 
 
 def test_damaged_records_are_refused():
