@@ -55,7 +55,12 @@ int main() {
 """
 CMAKE = """cmake_minimum_required(VERSION 3.18)
 project(user CXX)
-find_package(waste REQUIRED)
+find_package(waste %s REQUIRED)
+find_package(waste 99.0 QUIET)
+if(waste_FOUND)
+  message(FATAL_ERROR "version 99.0 was found")
+endif()
+find_package(waste %s EXACT REQUIRED)
 add_executable(user main.cpp)
 target_link_libraries(user waste::waste)
 """
@@ -99,7 +104,8 @@ def main():
         expect("pkg-config", scratch / "pc", want)
 
         if shutil.which("cmake"):
-            (scratch / "CMakeLists.txt").write_text(CMAKE)
+            series = version.rpartition(".")[0]
+            (scratch / "CMakeLists.txt").write_text(CMAKE % (series, version))
             run("cmake", "-S", scratch, "-B", scratch / "cmake", f"-DCMAKE_PREFIX_PATH={prefix}")
             run("cmake", "--build", scratch / "cmake")
             expect("CMake", scratch / "cmake" / "user", want)
