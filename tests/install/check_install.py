@@ -1,10 +1,11 @@
-"""Installs the library into a scratch prefix and uses it from outside the tree, three ways.
+"""Installs the library into a scratch prefix and uses it from outside the tree, four ways.
 
 Usage: check_install.py SOURCE_ROOT BUILD_DIR
 
 A program that opens a container, multiplies and prints is built with pkg-config, with CMake (where
 there is one) and by `meson setup` with waste as a subproject; a kernel-only program is compiled with
-nothing but `-I include`. Each must run and print the same.
+nothing but `-I include`. Each must run and print the same, and all must say meson.build's version. With
+--build-subproject the Meson subproject is built and run too (minutes), else configured.
 """
 import os
 import pathlib
@@ -67,7 +68,9 @@ target_link_libraries(user waste::waste)
 MESON = """project('user', 'cpp', default_options : ['cpp_std=c++20', 'buildtype=release'])
 executable('user', 'main.cpp', dependencies : dependency('waste'))
 """
-WRAP = "[wrap-file]\ndirectory = waste\n\n[provide]\nwaste = waste_dep\n"
+# A wrap that names the variable, and one that relies on meson.override_dependency.
+WRAPS = ("waste = waste_dep", "dependency_names = waste")
+WRAP = "[wrap-file]\ndirectory = waste\n\n[provide]\n"
 
 
 def run(*command, **options):
@@ -99,6 +102,9 @@ def main():
         (scratch / "main.cpp").write_text(PROGRAM)
 
         env = {**os.environ, "PKG_CONFIG_PATH": str(pc.parent)}
+        said = run("pkg-config", "--modversion", "waste", env=env).strip()
+        if said != version:
+            sys.exit(f"pkg-config says version {said}, meson.build {version}")
         flags = run("pkg-config", "--cflags", "--libs", "waste", env=env).split()
         run("g++", "-std=c++20", "-O1", scratch / "main.cpp", "-o", scratch / "pc", *flags)
         expect("pkg-config", scratch / "pc", want)
@@ -121,10 +127,12 @@ def main():
         (user / "subprojects").mkdir(parents=True)
         (user / "main.cpp").write_text(PROGRAM)
         (user / "meson.build").write_text(MESON)
-        (user / "subprojects" / "waste.wrap").write_text(WRAP)
         (user / "subprojects" / "waste").symlink_to(root)
-        run("meson", "setup", "--wrap-mode=nodownload", user / "build", user)
-        print("Meson subproject: configured")
+        for provide in WRAPS:
+            (user / "subprojects" / "waste.wrap").write_text(WRAP + provide + "\n")
+            shutil.rmtree(user / "build", ignore_errors=True)
+            run("meson", "setup", "--wrap-mode=nodownload", "--force-fallback-for=waste", user / "build", user)
+            print(f"Meson subproject, {provide}: configured")
         if "--build-subproject" in sys.argv:
             run("ninja", "-C", user / "build")
             expect("Meson subproject", user / "build" / "user", want)
