@@ -107,8 +107,9 @@ def main():
         sys.exit("\n".join(problems))
     print(f"{len(list(folder.glob('*.wrap')))} wraps are well formed")
     wanted = sys.argv[2:] or [n for n in here if n != "catch2-with-main"]
-    for name in sorted(set(USES) - set(here)):
-        print(f"SKIPPED: the archive of {name} is not in subprojects/packagecache, so its wrap was not built")
+    absent = sorted(set(USES) - set(here))
+    if absent:
+        print(f"SKIPPED: the archives of {', '.join(absent)} are not in subprojects/packagecache, so their wraps were not built")
     if wanted:
         with tempfile.TemporaryDirectory() as scratch:
             build(folder, wanted, pathlib.Path(scratch))
