@@ -8,6 +8,7 @@ const std::vector<AddCommand> commands = {
     add_info,
     add_run,
     add_eval,
+    add_report,
     add_tokenize,
 };
 

@@ -1,0 +1,181 @@
+"""The page of `waste report`: well-formed, without a network, its numbers those of the other commands.
+
+Usage: test_report.py WASTE SOURCE_ROOT
+
+Charts are checked against the numbers too: the place of a point and the length of a bar are worked back
+into what they stand for. Where Chromium is installed the page is also loaded in it.
+"""
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+
+waste, root = sys.argv[1], pathlib.Path(sys.argv[2])
+source = root / "examples/tiny_k3/checkpoint"
+HTML, SVG = "{http://www.w3.org/1999/xhtml}", "{http://www.w3.org/2000/svg}"
+checks = 0
+
+KERNELS = [
+    {"op": "read", "format": "-", "shape": "-", "tier": "-", "precision": "-", "cache": "ram", "threads": 1, "ns": 5.0e6,
+     "weights_per_ns": 0, "payload_gb_s": 12.5, "rel_error": 0},
+    {"op": "vq_matvec", "format": "VQ3R", "shape": "1024x2304", "tier": "avx2", "precision": "split8", "cache": "ram",
+     "threads": 1, "ns": 181000.0, "weights_per_ns": 13.03, "payload_gb_s": 4.888, "rel_error": 0.0123},
+]  # fmt: skip
+TRACE = {"tokens": 300, "working_set_records": 208, "results": [
+    {"policy": "lru", "cache": 208, "hit_rate": 0.234, "hit_rate_last_100": 0.25},
+    {"policy": "a <b> & \"c\"", "cache": 416, "hit_rate": 0.5, "hit_rate_last_100": 0.75},
+]}  # fmt: skip
+
+
+def run(*arguments, code=0):
+    done = subprocess.run([str(a) for a in arguments], capture_output=True, text=True)
+    if done.returncode != code:
+        sys.exit(f"{arguments}: exit code {done.returncode}, wanted {code}\n{done.stdout}{done.stderr}")
+    return done
+
+
+def check(condition, what):
+    global checks
+    checks += 1
+    if not condition:
+        sys.exit(f"failed: {what}")
+
+
+def cells(page, table):
+    found = page.find(f".//{HTML}table[@id='{table}']")
+    check(found is not None, f"the page has a table {table}")
+    return [["".join(c.itertext()) for c in row] for row in found.findall(f"{HTML}tr")][1:]
+
+
+def pictures(page):
+    return {s.get("aria-label"): s for s in page.iter(f"{SVG}svg")}
+
+
+def points(picture):
+    """Where the circles with a title stand: (title, x, y)."""
+    out = []
+    for circle in picture.iter(f"{SVG}circle"):
+        title = circle.find(f"{SVG}title")
+        if title is not None:
+            out.append((title.text, float(circle.get("cx")), float(circle.get("cy"))))
+    return out
+
+
+def number(text):
+    return int(text.replace(",", ""))
+
+
+def near(a, b, tolerance=0.011):
+    return abs(a - b) <= tolerance
+
+
+def check_numbers(page, data, container, verify):
+    info = json.loads(run(waste, "info", container, "--json").stdout)
+    plan = json.loads(run(waste, "plan", container, "--json").stdout)
+    for ours, theirs in {"experts": "expert_bytes", "trunk": "trunk_bytes", "codebooks": "codebook_bytes",
+                         "manifest": "manifest_bytes", "total": "total_bytes", "trunk_holes": "trunk_hole_bytes"}.items():  # fmt: skip
+        check(data["bytes"][ours] == info[theirs], f"bytes of {ours}: {data['bytes'][ours]}, info says {info[theirs]}")
+    formats = {f["format"]: f["bytes"] for f in data["bytes"]["trunk_formats"]}
+    check(formats == {k: v["bytes"] for k, v in info["trunk_formats"].items()}, "bytes of each trunk format")
+    shown = {row[0]: number(row[1]) for row in cells(page, "bytes")}
+    check(shown["experts"] == info["expert_bytes"] and shown["total"] == info["total_bytes"], f"the table shows {shown}")
+    for key, value in data["plan"].items():
+        check(plan[key] == value, f"plan {key}: {value}, waste plan says {plan[key]}")
+    table = {row[0]: number(row[1]) for row in cells(page, "plan")}
+    check(table["floor"] == plan["floor_bytes"] and table["everything"] == plan["everything_bytes"], f"the table shows {table}")
+    check(data["errors"]["experts"] == verify["experts_error"], "errors of the experts are those of waste verify")
+    check(data["errors"]["trunk"] == verify["trunk_error"], "errors of the trunk are those of waste verify")
+    check(data["errors"]["expert_limit"] == verify["expert_limit"], "the limit is that of waste verify")
+    for row, error in zip(cells(page, "errors"), verify["experts_error"], strict=True):
+        check([row[0], row[1]] == [str(error["layer"]), error["kind"]], f"row {row}")
+        check(near(float(row[2].split()[0]), 100 * error["relative_error"]), f"row {row} shows {error}")
+
+
+def check_pictures(page, data):
+    drawn = pictures(page)
+    rects = [float(r.get("width")) for r in drawn["Bytes per part"].iter(f"{SVG}rect") if r.get("height") == "24"]
+    parts = [data["bytes"]["experts"], *(f["bytes"] for f in data["bytes"]["trunk_formats"]),
+             data["bytes"]["codebooks"], data["bytes"]["manifest"]]  # fmt: skip
+    for length, part in zip(rects, parts, strict=True):
+        check(near(length, 590 * part / data["bytes"]["total"], 0.02), f"a bar of {length} for {part}")
+    errors = data["errors"]["experts"]
+    least, most = errors[0]["layer"], errors[-1]["layer"]
+    high = 1.1 * 100 * data["errors"]["expert_limit"]
+    wanted = sorted((72 + 488 * (e["layer"] - least) / (most - least), 350 - 334 * 100 * e["relative_error"] / high) for e in errors)
+    got = sorted((x, y) for _, x, y in points(drawn["Relative error of the experts per layer and kind"]))
+    for (x, y), (wx, wy) in zip(got, wanted, strict=True):
+        check(near(x, wx, 0.1) and near(y, wy, 0.1), f"a point at {x}, {y}, wanted {wx}, {wy}")
+    hits = points(drawn["Hit rate of the expert cache"])
+    check(len(hits) == 2 and near(hits[1][2], 350 - 334 * 0.234, 0.1), f"hit rates at {hits}")
+    (kernel,) = points(drawn["Roofline of the kernels"])
+    check(kernel[0].startswith("avx2 split8: 2.666, 13.03"), f"the kernel's point says {kernel[0]}")
+
+
+def check_browser(path):
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if browser is None:
+        print("SKIPPED: no Chromium here, so the page was not loaded in a browser")
+        return
+    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", path.as_uri()]
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=180).stdout
+    check(dom.count("<svg") == 5 and "Memory plan" in dom, "Chromium renders the page with its five pictures")
+    shot = path.with_suffix(".png")
+    run(browser, "--headless", "--no-sandbox", "--disable-gpu", f"--screenshot={shot}", "--window-size=900,3000", path.as_uri())
+    check(shot.stat().st_size > 10000, "a screenshot of it is no blank page")
+
+
+def check_refusals(container, scratch):
+    out = scratch / "refused.html"
+    bad = {"nokernel": '{"op": "x"}\n', "notobject": "[1]", "notjson": "{"}
+    for name, text in bad.items():
+        (scratch / name).write_text(text)
+    for option, name, word in (("--kernels", "nokernel", "ns"), ("--kernels", "notjson", "line 1"),
+                               ("--trace", "notobject", "top level"), ("--verify", "nokernel", "expert_limit"),
+                               ("--trace", "nowhere", "nowhere")):  # fmt: skip
+        said = run(waste, "report", container, "--out", out, option, scratch / name, code=1).stderr
+        check(word in said and name in said, f"{option} {name} is refused naming file and field: {said}")
+    run(waste, "report", scratch / "nowhere", "--out", out, code=1)
+    run(waste, "report", container, code=64)
+    check(not out.exists(), "nothing is written where something is refused")
+
+
+def main():
+    scratch = pathlib.Path(tempfile.mkdtemp(prefix="waste-report-"))
+    container = scratch / "tiny.waste"
+    run(waste, "convert", source, container, "--effort", "fast", "-q")
+    saved = run(waste, "verify", container, "--source", source, "--json", "-q").stdout
+    (scratch / "verify.json").write_text(saved)
+    (scratch / "kernels.jsonl").write_text("".join(json.dumps(k) + "\n" for k in KERNELS))
+    (scratch / "trace.json").write_text(json.dumps(TRACE))
+
+    path = scratch / "report.html"
+    extra = ["--kernels", scratch / "kernels.jsonl", "--trace", scratch / "trace.json"]
+    run(waste, "report", container, "--out", path, "--source", source, *extra, "-q")
+    text = path.read_text(encoding="utf-8")
+    check(not re.search(r"(?:src|href)=|@import|url\(|https?://(?!www\.w3\.org/(?:1999/xhtml|2000/svg)\")", text), "the page asks for nothing")
+    page = ElementTree.fromstring(text)
+    data = json.loads(page.find(f".//{HTML}script[@id='data']").text)
+    check_numbers(page, data, container, json.loads(saved))
+    check(data["kernels"] == KERNELS and data["trace"] == TRACE, "kernels and trace are those given")
+    check([r[0] for r in cells(page, "trace")] == ["lru", TRACE["results"][1]["policy"]], "names are text, not markup")
+    check_pictures(page, data)
+    check_browser(path)
+
+    again = scratch / "again.html"
+    run(waste, "report", container, "--out", again, "--verify", scratch / "verify.json", *extra, "-q")
+    check(again.read_text(encoding="utf-8") == text, "a saved verification gives the same page")
+    run(waste, "report", container, "--out", again, "-q")
+    bare = ElementTree.fromstring(again.read_text(encoding="utf-8"))
+    check(len(pictures(bare)) == 2 and "Not measured" in again.read_text(), "what was not given is said to be missing")
+    check_refusals(container, scratch)
+    shutil.rmtree(scratch)
+    print(f"{checks} checks passed")
+
+
+if __name__ == "__main__":
+    main()
