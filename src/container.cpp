@@ -1,7 +1,10 @@
 #include "waste/io/container.hpp"
 
+#include <optional>
 #include <string>
+#include <utility>
 
+#include "waste/io/checksums.hpp"
 #include "waste/io/file.hpp"
 
 namespace waste::io {
@@ -13,14 +16,17 @@ Container Container::open(const std::filesystem::path& directory, const OpenOpti
   state->manifest = format::parse_manifest(read_text(manifest_path, format::limits::manifest_bytes),
                                            manifest_path.string());
   const format::Manifest& m = state->manifest;
-  state->codebooks = std::make_shared<const Codebooks>(
-      Codebooks::load(directory / "codebooks.bin", m.expert_quant, m.layers));
+  std::optional<Checksums> sums;
+  if (options.verify_checksums) sums = read_checksums(directory);
+  state->codebooks = std::make_shared<const Codebooks>(Codebooks::load(
+      directory / "codebooks.bin", m.expert_quant, m.layers, sums ? &*sums : nullptr));
   state->banks.reserve(m.layers.size());
   for (const format::BankEntry& bank : m.layers) {
     state->banks.emplace_back(directory, bank, m.layout, state->codebooks,
                               BankOptions{options.verify_records, options.direct_io});
   }
-  state->trunk = Trunk::open(directory / "trunk.bin", m, options.resident_trunk, options.threads);
+  state->trunk = Trunk::open(directory / "trunk.bin", m, options.resident_trunk, options.threads,
+                             std::move(sums));
   Container out;
   out.state_ = state;
   return out;

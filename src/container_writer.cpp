@@ -7,6 +7,7 @@
 #include <charconv>
 
 #include "waste/format/trunk_view.hpp"
+#include "waste/io/checksums.hpp"
 #include "waste/io/crc32.hpp"
 
 namespace waste::io {
@@ -320,14 +321,18 @@ void ContainerWriter::finish() {
     }
   }
   io::publish(part, directory_ / "codebooks.bin");
+  write_side_file(checksums_file, dump_checksums(compute_checksums(directory_, manifest_)));
   write_atomically(directory_ / "manifest.json", format::dump_manifest(manifest_));
   remove_parts(directory_);
 }
 
 void remove_parts(const fs::path& directory) {
-  constexpr std::string_view stems[] = {
-      "experts-L",       "codebooks",     "trunk.",  "manifest.json",          "chat",
-      "tokenizer.model", "specials.json", "vision.", "generation_config.json", "convert-plan.json"};
+  constexpr std::string_view stems[] = {"experts-L",        "checksums",
+                                        "codebooks",        "trunk.",
+                                        "manifest.json",    "chat",
+                                        "tokenizer.model",  "specials.json",
+                                        "vision.",          "generation_config.json",
+                                        "convert-plan.json"};
   std::error_code ec;
   std::vector<fs::path> parts;
   for (const fs::directory_entry& e : fs::directory_iterator(directory, ec)) {

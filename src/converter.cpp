@@ -19,17 +19,10 @@ constexpr std::uint64_t max_plan_bytes = 64u << 20;
 constexpr std::uint64_t side_file_allowance = 64u << 20;
 
 bool is_container_file(const std::string& name) {
-  constexpr std::string_view exact[] = {"manifest.json",
-                                        "trunk.bin",
-                                        "codebooks.bin",
-                                        "tokenizer.model",
-                                        "specials.json",
-                                        "vision.json",
-                                        "chat.json",
-                                        "chat_template.jinja",
-                                        "usage.waste",
-                                        plan_name,
-                                        "generation_config.json"};
+  constexpr std::string_view exact[] = {
+      "manifest.json",       "trunk.bin",     "codebooks.bin", "checksums.json",
+      "tokenizer.model",     "specials.json", "vision.json",   "chat.json",
+      "chat_template.jinja", "usage.waste",   plan_name,       "generation_config.json"};
   return std::find(std::begin(exact), std::end(exact), name) != std::end(exact) ||
          (name.starts_with("experts-L") && name.ends_with(".bin"));
 }

@@ -1,139 +1,44 @@
 #include "waste/engine/expert_cache.hpp"
 
-#include <algorithm>
-#include <condition_variable>
-#include <mutex>
+#include <chrono>
+#include <exception>
+#include <optional>
 #include <string>
-#include <vector>
 
-#include "waste/core/aligned_buffer.hpp"
+#include "expert_cache_state.hpp"
 
 namespace waste::engine {
 namespace {
 
-constexpr std::size_t none = static_cast<std::size_t>(-1);
+using Clock = std::chrono::steady_clock;
 
-enum class SlotState : std::uint8_t { empty, reading, ready };
+/// Adds the time from its making to its end to a counter; hold the lock at both.
+class Stopwatch {
+ public:
+  explicit Stopwatch(std::uint64_t& to) : to_(to), start_(Clock::now()) {}
+  ~Stopwatch() {
+    to_ += static_cast<std::uint64_t>(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start_).count());
+  }
 
-struct Slot {
-  AlignedBuffer<std::uint8_t> record;  ///< allocated at first use, then reused
-  ExpertView view;
-  std::size_t key = none;
-  std::size_t pins = 0;
-  SlotState state = SlotState::empty;
-  bool kept = false;  ///< false: emptied when the last pin goes
+ private:
+  std::uint64_t& to_;
+  Clock::time_point start_;
 };
 
 }  // namespace
 
-struct ExpertCache::State {
-  explicit State(const Container& c) : container(c) {}
-
-  std::size_t key_of(LayerId layer, ExpertId expert) const {
-    const auto& banks = container.banks();
-    const auto it = std::lower_bound(banks.begin(), banks.end(), layer,
-                                     [](const auto& b, LayerId l) { return b.layer() < l; });
-    if (it == banks.end() || it->layer() != layer) {
-      throw Error(fault(Errc::out_of_range, "layer").at(layer));
-    }
-    if (to_index(expert) >= it->experts()) {
-      throw Error(
-          fault(Errc::out_of_range, "expert", to_index(expert), it->experts()).at(layer, expert));
-    }
-    return first_key[static_cast<std::size_t>(it - banks.begin())] + to_index(expert);
-  }
-
-  void empty_slot(Slot& slot) noexcept {
-    if (slot.kept) --kept;
-    where[slot.key] = none;
-    slot.key = none;
-    slot.kept = false;
-    slot.state = SlotState::empty;
-  }
-  /// The kept, unpinned slot that is worth least; none where there is none.
-  std::size_t victim() const noexcept {
-    std::size_t best = none;
-    double least = 0;
-    for (std::size_t i = 0; i < slots.size(); ++i) {
-      const Slot& s = slots[i];
-      if (s.state != SlotState::ready || s.pins != 0 || !s.kept) continue;
-      const double worth = policy->worth(s.key);
-      if (best == none || worth < least) {
-        best = i;
-        least = worth;
-      }
-    }
-    return best;
-  }
-  /// An empty slot, made empty where need be; none where every slot is held.
-  std::size_t free_slot() noexcept {
-    for (std::size_t i = 0; i < slots.size(); ++i) {
-      if (slots[i].state == SlotState::empty) return i;
-    }
-    const std::size_t i = victim();
-    if (i != none) empty_slot(slots[i]);
-    return i;
-  }
-  /// Keeps a record that was just read, at the cost of a lesser one where the kept ones are many
-  /// enough. Some slots stay free for records that are not worth keeping.
-  void admit(Slot& slot) noexcept {
-    if (kept >= capacity) {
-      const std::size_t i = victim();
-      if (i == none || policy->worth(slot.key) < policy->worth(slots[i].key)) {
-        ++counters.not_kept;
-        return;
-      }
-      empty_slot(slots[i]);
-    }
-    slot.kept = true;
-    ++kept;
-  }
-
-  const Container container;
-  std::vector<std::size_t> first_key;  ///< of each bank
-  std::unique_ptr<CachePolicy> policy;
-  std::size_t capacity = 0;  ///< of kept records; below slots.size() where a policy may refuse
-
-  mutable std::mutex mutex;
-  std::condition_variable changed;
-  std::vector<Slot> slots;
-  std::vector<std::size_t> where;  ///< slot of each key
-  std::size_t kept = 0;
-  CacheCounters counters;
-};
-
 ExpertCache::ExpertCache(const Container& container, const CacheOptions& options)
-    : state_(std::make_shared<State>(container)) {
-  State& s = *state_;
-  std::size_t keys = 0;
-  for (const auto& bank : container.banks()) {
-    s.first_key.push_back(keys);
-    keys += bank.experts();
-  }
-  const std::uint64_t each = std::max<std::uint64_t>(record_bytes(), 1);
-  const std::uint64_t fit = options.budget_bytes / each;
-  const std::size_t wanted = std::max<std::size_t>(options.concurrent, 1);
-  if (keys != 0 && fit < std::min(wanted, keys)) {
-    throw Error(fault(Errc::over_budget, "cache bytes", options.budget_bytes,
-                      each * std::min(wanted, keys)),
-                {},
-                "room for " + std::to_string(wanted) + " records of " + std::to_string(each) +
-                    " bytes is needed");
-  }
-  s.slots = std::vector<Slot>(static_cast<std::size_t>(std::min<std::uint64_t>(fit, keys)));
-  s.where.assign(keys, none);
-  // Where not everything fits, up to `concurrent` slots are for records that are not kept.
-  const std::size_t spare = s.slots.size() < keys ? std::min(wanted, s.slots.size() / 4) : 0;
-  s.capacity = s.slots.size() - spare;
-  s.policy = options.make_policy ? options.make_policy(keys) : make_policy(options.policy, keys);
-}
+    : state_(std::make_shared<State>(container, options)),
+      readers_(nullptr, [state = state_](void*) { state->stop_readers(); }) {}
 
 ExpertCache::Lease ExpertCache::get(LayerId layer, ExpertId expert) {
   State& s = *state_;
   const std::size_t key = s.key_of(layer, expert);
-  const io::ExpertBank& bank = s.container.bank(layer);
   Lease lease;
   const auto hold = [&](std::size_t i) {
+    ++s.slots[i].pins;
+    s.slots[i].wanted = 0;
     lease.state_ = state_;
     lease.slot_ = i;
     lease.view_ = &s.slots[i].view;
@@ -141,56 +46,102 @@ ExpertCache::Lease ExpertCache::get(LayerId layer, ExpertId expert) {
 
   std::unique_lock lock(s.mutex);
   s.policy->demand(key);
-  std::size_t i;
-  while ((i = s.where[key]) != none) {
+  std::optional<Stopwatch> stall;
+  Clock::time_point give_up = Clock::time_point::max();  // set when a wait begins
+  std::size_t mine = no_slot;
+  while (mine == no_slot) {
+    const std::size_t i = s.where[key];
+    if (i == no_slot) {
+      mine = s.free_slot();
+      if (mine != no_slot) break;
+      // Reads ahead end soon and can be dropped; what callers hold or read cannot.
+      const bool hope = std::any_of(s.slots.begin(), s.slots.end(), [](const Slot& slot) {
+        return slot.state == SlotState::reading && !slot.lost && slot.origin != Origin::demand;
+      });
+      if (!hope) {
+        throw Error(fault(Errc::over_budget, "cache slots").at(layer, expert), {},
+                    "all " + std::to_string(s.slots.size()) + " are held");
+      }
+      if (!stall) stall.emplace(s.counters.stall_ns);
+      s.changed.wait_for(lock, s.ahead_options.patience);
+      continue;
+    }
     Slot& slot = s.slots[i];
     if (slot.state == SlotState::ready) {
-      ++slot.pins;
-      ++s.counters.hits;
+      if (slot.staged) {  // read ahead: this is the demand that it was read for
+        slot.staged = false;
+        --s.staged;
+        ++s.counters.misses;
+        ++(stall ? s.counters.ahead_late : s.counters.ahead_in_time);
+        if (slot.origin == Origin::guess) ++s.counters.guesses_used;
+        s.admit(slot);
+        s.work.notify_one();
+      } else {
+        ++s.counters.hits;
+      }
       hold(i);
       return lease;
     }
-    s.changed.wait(lock);
+    slot.refuse = false;
+    if (!stall) stall.emplace(s.counters.stall_ns);
+    if (give_up == Clock::time_point::max()) give_up = Clock::now() + s.ahead_options.patience;
+    if (s.changed.wait_until(lock, give_up) == std::cv_status::timeout && s.where[key] == i &&
+        slot.state == SlotState::reading && Clock::now() >= give_up) {
+      slot.lost = true;  // its reader empties it, should it ever return
+      if (slot.staged) {
+        slot.staged = false;
+        --s.staged;
+      }
+      s.where[key] = no_slot;
+      ++s.counters.overdue;
+      give_up = Clock::time_point::max();
+    }
   }
 
-  i = s.free_slot();
-  if (i == none) {
-    throw Error(fault(Errc::over_budget, "cache slots").at(layer, expert), {},
-                "all " + std::to_string(s.slots.size()) + " are held");
-  }
-  Slot& slot = s.slots[i];
-  slot.key = key;
-  slot.state = SlotState::reading;
-  s.where[key] = i;
+  s.forget(key);
+  s.begin_read(mine, key, Origin::demand);
+  Slot& slot = s.slots[mine];
+  if (!stall) stall.emplace(s.counters.stall_ns);
   lock.unlock();
 
   Fault fault;
   std::exception_ptr no_memory;
+  ReadCost cost;
   try {
-    if (slot.record.empty()) slot.record = AlignedBuffer<std::uint8_t>(bank.record_bytes());
-    fault = bank.try_read(expert, slot.record.span(), bank.verifies());
+    fault = s.read(slot, key, cost);
   } catch (...) {
     no_memory = std::current_exception();
   }
 
   lock.lock();
-  if (fault || no_memory) {
-    s.empty_slot(slot);
-    ++s.counters.failed;
-    lock.unlock();
-    s.changed.notify_all();
-    if (no_memory) std::rethrow_exception(no_memory);
-    throw Error(fault.at(layer, expert), bank.file().path().string());
+  s.add(cost);
+  if (!slot.lost) {
+    const bool ok = !fault && !no_memory;
+    s.end_read(slot, key, ok);
+    if (ok) {
+      ++s.counters.misses;
+      s.admit(slot);
+      hold(mine);
+    }
+  } else {
+    // Another caller lost patience with this read; the record is good, but no longer the key's.
+    if (!fault && !no_memory) {
+      s.counters.bytes_read += s.bank_of(key).record_bytes();
+      ++s.counters.misses;
+      slot.view = s.bank_of(key).view(slot.record.span());
+      slot.state = SlotState::ready;
+      hold(mine);
+    } else {
+      ++s.counters.failed;
+      s.empty_slot(slot);
+    }
   }
-  slot.view = bank.view(slot.record.span());
-  slot.state = SlotState::ready;
-  slot.pins = 1;
-  ++s.counters.misses;
-  s.counters.bytes_read += bank.record_bytes();
-  s.admit(slot);
-  hold(i);
+  stall.reset();
+  if (!s.ahead.empty()) s.work.notify_one();  // a slot may be free
   lock.unlock();
   s.changed.notify_all();
+  if (no_memory) std::rethrow_exception(no_memory);
+  if (fault) throw Error(fault, s.bank_of(key).file().path().string());
   return lease;
 }
 
@@ -199,10 +150,111 @@ void ExpertCache::Lease::release() noexcept {
   {
     const std::lock_guard lock(state_->mutex);
     Slot& slot = state_->slots[slot_];
-    if (--slot.pins == 0 && !slot.kept) state_->empty_slot(slot);
+    if (--slot.pins == 0 && !slot.kept) {
+      state_->empty_slot(slot);
+      state_->work.notify_one();
+    }
   }
   state_.reset();
   view_ = nullptr;
+}
+
+void ExpertCache::prepare(LayerId layer, std::span<const ExpertId> experts) {
+  State& s = *state_;
+  const std::lock_guard lock(s.mutex);
+  const std::uint64_t number = ++s.prepares;
+  // Those of earlier calls that nobody asked for in time.
+  for (Slot& slot : s.slots) {
+    if (slot.staged && slot.state == SlotState::ready && slot.pins == 0 &&
+        slot.origin == Origin::ahead && !s.is_fresh(slot.wanted)) {
+      s.drop_staged(slot);
+    }
+  }
+  for (const ExpertId expert : experts) {
+    std::size_t key = 0;
+    if (!s.find_key(layer, expert, key)) continue;
+    std::erase_if(s.guess, [key](const auto& r) { return r.key == key; });
+    if (s.where[key] != no_slot) {
+      s.slots[s.where[key]].wanted = number;
+      s.slots[s.where[key]].refuse = false;
+    } else if (s.depth != 0) {
+      std::erase_if(s.ahead, [key](const auto& r) { return r.key == key; });
+      s.ahead.push_back({key, number});
+    }
+  }
+  // What was guessed of this layer and is not wanted.
+  std::size_t first = 0;
+  if (s.find_key(layer, ExpertId{0}, first)) {
+    const std::size_t end = first + s.container.bank(layer).experts();
+    s.counters.guesses_withdrawn +=
+        std::erase_if(s.guess, [&](const auto& r) { return r.key >= first && r.key < end; });
+    for (Slot& slot : s.slots) {
+      if (!slot.staged || slot.origin != Origin::guess || slot.key < first || slot.key >= end ||
+          slot.wanted == number) {
+        continue;
+      }
+      if (slot.state == SlotState::ready && slot.pins == 0) {
+        s.empty_slot(slot);
+      } else {
+        slot.refuse = true;
+      }
+    }
+  }
+  if (!s.ahead.empty()) {
+    s.start_readers();
+    s.work.notify_all();
+  }
+}
+
+void ExpertCache::expect(LayerId layer, std::span<const ExpertId> experts) {
+  State& s = *state_;
+  const std::lock_guard lock(s.mutex);
+  std::size_t first = 0;
+  if (s.depth == 0 || !s.find_key(layer, ExpertId{0}, first)) return;
+  const std::size_t end = first + s.container.bank(layer).experts();
+  s.counters.guesses_withdrawn +=
+      std::erase_if(s.guess, [&](const auto& r) { return r.key >= first && r.key < end; });
+  for (const ExpertId expert : experts) {
+    std::size_t key = 0;
+    if (s.find_key(layer, expert, key) && s.where[key] == no_slot) {
+      s.guess.push_back({key, s.prepares});
+    }
+  }
+  if (!s.guess.empty()) {
+    s.start_readers();
+    s.work.notify_one();
+  }
+}
+
+void ExpertCache::warm(std::span<const std::pair<LayerId, ExpertId>> experts) {
+  State& s = *state_;
+  const std::lock_guard lock(s.mutex);
+  for (const auto& [layer, expert] : experts) {
+    std::size_t key = 0;
+    if (s.warm.size() < s.where.size() && s.find_key(layer, expert, key)) s.warm.push_back(key);
+  }
+  if (!s.warm.empty()) {
+    s.start_readers();
+    s.work.notify_all();
+  }
+}
+
+void ExpertCache::withdraw() {
+  State& s = *state_;
+  const std::lock_guard lock(s.mutex);
+  s.counters.guesses_withdrawn += s.guess.size();
+  s.ahead.clear();
+  s.guess.clear();
+  s.warm.clear();
+  for (Slot& slot : s.slots) {
+    slot.wanted = 0;
+    if (!slot.staged || slot.pins != 0) continue;
+    if (slot.state == SlotState::ready) {
+      s.drop_staged(slot);
+    } else {
+      slot.refuse = true;
+    }
+  }
 }
 
 void ExpertCache::begin_token() {
@@ -215,6 +267,22 @@ CacheCounters ExpertCache::counters() const {
   return state_->counters;
 }
 
+CacheStatus ExpertCache::status() const {
+  const State& s = *state_;
+  const std::lock_guard lock(s.mutex);
+  CacheStatus out;
+  out.readers = static_cast<unsigned>(s.threads.size());
+  out.readers_refused = s.readers_refused;
+  out.depth = s.depth;
+  const bool of_use = s.depth != 0 && !s.all_resident() && !(s.started && s.threads.empty());
+  out.look_ahead = of_use ? s.ahead_options.look_ahead : 0;
+  const auto& banks = s.container.banks();
+  if (!banks.empty()) out.verify = banks.front().verify();
+  out.direct_io = !banks.empty() && std::all_of(banks.begin(), banks.end(),
+                                                [](const auto& b) { return b.file().direct(); });
+  return out;
+}
+
 std::size_t ExpertCache::slots() const noexcept { return state_->slots.size(); }
 
 std::uint64_t ExpertCache::record_bytes() const noexcept {
@@ -224,9 +292,9 @@ std::uint64_t ExpertCache::record_bytes() const noexcept {
 
 std::uint64_t ExpertCache::held_bytes() const {
   const std::lock_guard lock(state_->mutex);
-  std::uint64_t n = 0;
-  for (const Slot& slot : state_->slots) n += slot.record.size();
-  return n;
+  const auto n = std::count_if(state_->slots.begin(), state_->slots.end(),
+                               [](const Slot& slot) { return slot.has_memory; });
+  return static_cast<std::uint64_t>(n) * record_bytes();
 }
 
 const Container& ExpertCache::container() const noexcept { return state_->container; }

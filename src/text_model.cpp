@@ -57,6 +57,35 @@ void TextModel::ffn(const Layer& layer, std::uint32_t index, Session& session,
   nn::moe(*layer.moe, experts, x, out, session.scratch_, session.moe_, options_.exec, observe);
 }
 
+/// Names the experts that layer `index` would choose if its attention added nothing, so that their
+/// reads overlap with it. Never changes a result.
+void TextModel::guess_experts(std::uint32_t index, Session& session, MatrixView<const float> stream,
+                              std::span<const MatrixView<float>> blocks) const {
+  const Layer& layer = layers_[index];
+  if (!layer.moe) return;
+  const std::size_t width = std::min(weights_->look_ahead(), layer.moe->spec.top_k);
+  if (width == 0) return;
+  nn::Scratch& scratch = session.scratch_;
+  const nn::Scratch::Frame frame(scratch);
+  const MatrixView<float> input = scratch.matrix(stream.rows, stream.cols);
+  const MatrixView<float> scores = scratch.matrix(stream.rows, config().num_experts);
+  if (!blocks.empty()) {
+    nn::attention_residual(layer.ffn_residual, stream, blocks, input, scratch, options_.exec);
+    stream = input;
+  }
+  nn::rms_norm(stream, layer.post_attention_norm, config().rms_norm_eps, input, options_.exec);
+  matmul(layer.moe->router, input, scores, options_.exec);
+  nn::RouterSpec spec = layer.moe->spec;
+  spec.top_k = width;
+  std::vector<std::uint32_t> ids(width);
+  std::vector<float> weights(width);
+  nn::route(scores.row(0), layer.moe->bias, spec, ids, weights, options_.exec);
+  std::vector<ExpertId> experts(width);
+  std::transform(ids.begin(), ids.end(), experts.begin(),
+                 [](std::uint32_t e) { return ExpertId{e}; });
+  weights_->expect(LayerId{index}, experts);
+}
+
 void TextModel::chunk(Session& session, std::span<const std::uint32_t> tokens,
                       MatrixView<float> logits, const Observer& observer) const {
   const std::size_t count = tokens.size(), hidden = config().hidden_size;
@@ -70,6 +99,10 @@ void TextModel::chunk(Session& session, std::span<const std::uint32_t> tokens,
   const MatrixView<float> input = scratch.matrix(count, hidden);
   std::vector<MatrixView<float>> blocks;
 
+  const auto enter = [&](Phase phase) {
+    if (observer.phase) observer.phase(phase);
+  };
+  enter(Phase::embedding);
   for (std::size_t t = 0; t < count; ++t) weights_->embedding(tokens[t], stream.row(t));
   for (std::size_t t = 0; t < count; ++t) weights_->begin_token();
 
@@ -81,6 +114,7 @@ void TextModel::chunk(Session& session, std::span<const std::uint32_t> tokens,
       x = input;
     }
     nn::rms_norm(x, layer.input_norm, eps, input, exec);
+    enter(layer.kda ? Phase::kda : Phase::mla);
     attention(layer, index, session, input, part);
     if (block != 0 && index % block == 0) {
       blocks.push_back(stream);  // the sum so far is set aside and starts again
@@ -95,12 +129,19 @@ void TextModel::chunk(Session& session, std::span<const std::uint32_t> tokens,
       x = input;
     }
     nn::rms_norm(x, layer.post_attention_norm, eps, input, exec);
+    enter(layer.dense ? Phase::dense : Phase::mixture);
     ffn(layer, index, session, input, part, observer);
     add_to(stream, part, exec);
     if (observer.layer) observer.layer(index, stream);
+    // In prefill a layer wants most experts anyway.
+    if (count == 1 && index + 1 < layers_.size()) {
+      enter(Phase::look_ahead);
+      guess_experts(index + 1, session, stream, blocks);
+    }
   }
   session.position_ += count;
 
+  enter(logits.rows == 0 ? Phase::done : Phase::head);
   if (logits.rows == 0) return;
   const auto tail = [&](MatrixView<float> m) {
     return MatrixView<float>(m.row(count - logits.rows).data(), logits.rows, hidden, m.stride);
@@ -114,6 +155,7 @@ void TextModel::chunk(Session& session, std::span<const std::uint32_t> tokens,
     nn::rms_norm(tail(stream), final_norm_, eps, tail(input), exec);
   }
   matmul(lm_head_, tail(input), logits, exec);
+  enter(Phase::done);
 }
 
 void TextModel::forward(Session& session, std::span<const std::uint32_t> tokens,

@@ -8,6 +8,7 @@
 
 #include "waste/core/half.hpp"
 #include "waste/core/parallel.hpp"
+#include "waste/io/crc32.hpp"
 #include "waste/io/memory_limit.hpp"
 
 namespace waste::io {
@@ -87,8 +88,9 @@ std::uint64_t Trunk::resident_bytes(const format::Manifest& manifest) {
 }
 
 Trunk Trunk::open(const std::filesystem::path& path, const format::Manifest& manifest,
-                  bool resident, unsigned threads) {
+                  bool resident, unsigned threads, std::optional<Checksums> sums) {
   Trunk out;
+  out.sums_ = std::move(sums);
   out.file_ = File::open(path);
   out.identity_ = out.file_.identity();
   const std::uint64_t end = format::trunk_end(manifest);
@@ -179,6 +181,10 @@ LoadedTensor Trunk::load_entry(const format::TrunkEntry& t) const {
   }
   const std::span<std::uint8_t> bytes(out.bytes_.data(), t.bytes);
   read_checked(bytes, t.off, t.name);
+  const auto want = sums_ ? sums_->of_tensor(t.name) : std::nullopt;
+  if (const std::uint32_t crc = want ? crc32(bytes) : 0; want && crc != *want) {
+    throw Error(fault(Errc::checksum, "crc32", crc, *want), file_.path().string(), t.name);
+  }
   std::memset(out.bytes_.data() + t.bytes, 0, tail_bytes);
   const format::TrunkSizes sizes = sizes_of(t);
   check(check_trunk_values(t.fmt, bytes.first(sizes.payload), bytes.subspan(sizes.payload)),

@@ -21,6 +21,9 @@ const std::map<std::string, kernels::Precision> precisions = {
 const std::map<std::string, engine::Policy> policies = {
     {"decayed", engine::Policy::decayed_frequency}, {"lru", engine::Policy::lru}};
 
+const std::map<std::string, io::Verify> verify_modes = {
+    {"off", io::Verify::off}, {"once", io::Verify::once}, {"always", io::Verify::always}};
+
 template <class Map>
 std::vector<std::string> names_of(const Map& map) {
   std::vector<std::string> out;
@@ -41,6 +44,17 @@ std::uint64_t automatic_cache(const Container& container, const ModelArguments& 
                 "3/4 of this machine's memory is below the floor; see waste plan, or give --cache");
   }
   return engine::use_of_budget(plan, *budget).cache_bytes;
+}
+
+/// Whether the page cache could not hold the expert banks anyway.
+bool outgrows_memory(const fs::path& directory) {
+  std::uint64_t bytes = 0;
+  std::error_code ec;
+  for (const auto& entry : fs::directory_iterator(directory, ec)) {
+    if (entry.path().filename().string().starts_with("experts-L")) bytes += entry.file_size(ec);
+  }
+  const std::uint64_t usable = io::memory_limit().usable_bytes();
+  return usable != 0 && bytes > usable;
 }
 
 }  // namespace
@@ -67,7 +81,25 @@ void add_model_options(CLI::App& app, ModelArguments& a) {
                  "(about 1.5 %, fastest)")
       ->check(CLI::IsMember(names_of(precisions)))
       ->capture_default_str();
-  app.add_flag("--verify", a.verify, "check the crc32 of every expert record as it is read");
+  app.add_option("--readers", a.ahead.readers,
+                 "threads that read experts ahead of their use (0: none)")
+      ->check(CLI::Range(0, 64))
+      ->capture_default_str();
+  app.add_option("--read-depth", a.ahead.depth,
+                 "experts read ahead at most, within the cache's memory")
+      ->capture_default_str();
+  app.add_option("--look-ahead", a.ahead.look_ahead,
+                 "experts of the next layer to guess, by its own router (0: none)")
+      ->capture_default_str();
+  app.add_option("--direct", a.direct,
+                 "bypass the page cache for experts: auto does where the container is larger than "
+                 "this machine's memory")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->capture_default_str();
+  app.add_flag("--verify{always}", a.verify,
+               "when the crc32 of an expert record is checked: --verify=once (the default) at its "
+               "first read, --verify=always (or --verify) at every read, --verify=off")
+      ->check(CLI::IsMember(names_of(verify_modes)));
   app.add_flag(
       "--eps-compat", a.eps_compat,
       "rms_norm_eps for the q_a and kv_a norms and 1e-12 in the L2 norm, to compare with an "
@@ -84,15 +116,18 @@ OpenedModel open_model(const ModelArguments& a) {
   std::shared_ptr<model::Weights> weights;
   if (fs::exists(out.directory / "manifest.json")) {
     OpenOptions open;
-    open.verify_records = a.verify;
+    open.verify_records = verify_modes.at(a.verify);
     open.threads = out.threads;
+    open.direct_io = a.direct == "on" || (a.direct == "auto" && outgrows_memory(out.directory));
     const Container container = Container::open(out.directory, open);
     engine::CacheOptions cache;
     cache.budget_bytes =
         a.cache_bytes != 0 ? a.cache_bytes : automatic_cache(container, a, out.threads);
     cache.concurrent = out.threads;
     cache.policy = policies.at(a.policy);
+    cache.ahead = a.ahead;
     out.container = std::make_shared<model::ContainerWeights>(container, cache);
+    out.direct_refused = open.direct_io && !out.container->cache().status().direct_io;
     weights = out.container;
   } else if (fs::exists(out.directory / "config.json")) {
     weights = std::make_shared<model::CheckpointWeights>(convert::Checkpoint::open(out.directory),
@@ -120,7 +155,33 @@ JsonValue OpenedModel::cache_json() const {
                           : static_cast<double>(c.hits) / static_cast<double>(c.hits + c.misses));
   out.set("not_kept", c.not_kept);
   out.set("bytes_read", c.bytes_read);
+  out.set("ahead_in_time", c.ahead_in_time);
+  out.set("ahead_late", c.ahead_late);
+  out.set("ahead_unused", c.ahead_unused);
+  out.set("guesses", c.guesses);
+  out.set("guesses_used", c.guesses_used);
+  out.set("guesses_withdrawn", c.guesses_withdrawn);
+  out.set("crc_records", c.crc_records);
+  out.set("crc_seconds", static_cast<double>(c.crc_ns) * 1e-9);
+  out.set("read_seconds", static_cast<double>(c.read_ns) * 1e-9);
+  out.set("stall_seconds", static_cast<double>(c.stall_ns) * 1e-9);
+  const engine::CacheStatus s = container->cache().status();
+  out.set("readers", s.readers);
+  out.set("read_depth", static_cast<std::uint64_t>(s.depth));
+  out.set("direct_io", s.direct_io);
   return out;
+}
+
+std::string OpenedModel::streaming_text() const {
+  if (!container) return {};
+  const engine::CacheStatus s = container->cache().status();
+  const char* direct = s.direct_io      ? "page cache bypassed"
+                       : direct_refused ? "page cache NOT bypassed: the file system refused"
+                                        : "reads through the page cache";
+  char text[160];
+  std::snprintf(text, sizeof text, "%u readers, %zu records ahead at most, %zu guessed a layer; %s",
+                s.readers, s.depth, s.look_ahead, direct);
+  return text;
 }
 
 std::string OpenedModel::cache_text() const {

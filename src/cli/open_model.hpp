@@ -20,7 +20,9 @@ struct ModelArguments {
   std::string precision = "exact";
   std::string policy = "decayed";
   bool eps_compat = false;
-  bool verify = false;
+  std::string verify = "once";
+  engine::ReadAheadOptions ahead;
+  std::string direct = "auto";
 };
 
 /// Adds the positional DIR and the options that describe how to run a model.
@@ -31,11 +33,15 @@ struct OpenedModel {
   std::shared_ptr<model::ContainerWeights> container;  ///< null for a source checkpoint
   std::filesystem::path directory;
   unsigned threads = 1;
+  bool direct_refused = false;  ///< asked for, and a real read failed
 
-  /// {slots, record_bytes, hits, misses, hit_rate, not_kept, bytes_read}; null for a checkpoint.
+  /// {slots, record_bytes, hits, misses, hit_rate, not_kept, bytes_read, ahead_in_time, ...}; null
+  /// for a checkpoint.
   JsonValue cache_json() const;
   /// "812 hits, 120 misses (87.1 %), 2.95 MB read"; empty for a checkpoint.
   std::string cache_text() const;
+  /// What the cache runs with, one line; empty for a checkpoint.
+  std::string streaming_text() const;
 };
 
 /// Throws Error: not_found where DIR holds neither manifest.json nor config.json, over_budget where

@@ -104,9 +104,10 @@ TEST_CASE("a conversion opens, verifies against its source and holds what the pl
   }
   // Nothing but the container is left.
   for (const auto& [name, bytes] : folder_bytes(out)) {
-    CHECK(std::set<std::string>{"manifest.json", "trunk.bin", "codebooks.bin", "experts-L1.bin",
-                                "experts-L2.bin", "tokenizer.model", "specials.json",
-                                "chat_template.jinja", "vision.json", "generation_config.json"}
+    CHECK(std::set<std::string>{"manifest.json", "trunk.bin", "codebooks.bin", "checksums.json",
+                                "experts-L1.bin", "experts-L2.bin", "tokenizer.model",
+                                "specials.json", "chat_template.jinja", "vision.json",
+                                "generation_config.json"}
               .count(name) == 1);
   }
 }

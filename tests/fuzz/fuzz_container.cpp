@@ -99,7 +99,7 @@ struct Base {
 
 void read_all(const Base& base, bool crc_mended) {
   OpenOptions options;
-  options.verify_records = true;
+  options.verify_records = waste::io::Verify::always;
   options.threads = 1;
   const Container container = Container::open(base.container.dir, options);
   for (const io::ExpertBank& bank : container.banks()) {

@@ -64,7 +64,7 @@ TEST_CASE("every expert of every format is read back exactly", "[container]") {
     const auto dir = test::scratch_dir("container");
     const TinyContainer tiny = make(c, dir);
     OpenOptions options;
-    options.verify_records = true;
+    options.verify_records = waste::io::Verify::always;
     const Container container = Container::open(dir, options);
     REQUIRE(container.banks().size() == 3);
     CHECK(container.directory() == dir);
@@ -253,7 +253,7 @@ TEST_CASE("direct reads give the same bytes and want aligned memory", "[containe
   const TinyContainer tiny = make({"", TinySpec{}}, dir);
   OpenOptions options;
   options.direct_io = true;
-  options.verify_records = true;
+  options.verify_records = waste::io::Verify::always;
   const Container container = Container::open(dir, options);
   const io::ExpertBank& bank = container.bank(LayerId{2});
   if (!bank.file().direct()) WARN("the file system of the temporary folder has no direct reads");
@@ -306,7 +306,7 @@ TEST_CASE("many threads read one container", "[container][threads]") {
   const auto dir = test::scratch_dir("threads");
   const TinyContainer tiny = make({"", TinySpec{}}, dir);
   OpenOptions options;
-  options.verify_records = true;
+  options.verify_records = waste::io::Verify::always;
   const Container container = Container::open(dir, options);
   std::vector<int> same(60, 0);
   parallel_for(60, 4, [&](std::size_t i) {
@@ -339,7 +339,7 @@ TEST_CASE("containers in the world open and every record checks", "[container][s
   for (const auto& x : expected) {
     INFO(x.name);
     OpenOptions options;
-    options.verify_records = true;
+    options.verify_records = waste::io::Verify::always;
     const Container container = Container::open(shared / "interop" / x.name, options);
     CHECK(container.manifest().expert_quant.stages == x.stages);
     CHECK(container.manifest().expert_quant.index_bits == x.index_bits);

@@ -126,7 +126,7 @@ TEST_CASE("a container is there when its manifest is, and not before") {
   writer.write_side_file("chat.json", "{}");
   writer.finish();
 
-  const Container c = Container::open(dir, {.verify_records = true});
+  const Container c = Container::open(dir, {.verify_records = waste::io::Verify::always});
   CHECK(c.manifest().layers.size() == 2);
   for (std::uint32_t l = 1; l < 3; ++l) {
     const auto books = some_books(quant, l);

@@ -62,7 +62,7 @@ fs::path write(const Named& named) {
 TextModel open(const fs::path& dir, const ModelOptions& options = {}, std::uint64_t slots = 6,
                bool verify = false) {
   waste::OpenOptions open_options;
-  open_options.verify_records = verify;
+  open_options.verify_records = verify ? waste::io::Verify::always : waste::io::Verify::off;
   const Container container = Container::open(dir, open_options);
   waste::engine::CacheOptions cache;
   cache.budget_bytes = slots * container.banks().front().record_bytes();

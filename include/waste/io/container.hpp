@@ -13,10 +13,11 @@
 namespace waste::io {
 
 struct OpenOptions {
-  bool verify_records = false;  ///< compare the crc32 of every record that is read
-  bool direct_io = false;       ///< bypass the page cache for expert records where possible
-  bool resident_trunk = true;   ///< read the trunk into memory; false suits audits and listings
-  unsigned threads = 0;         ///< that read the trunk; 0: all
+  Verify verify_records = Verify::once;  ///< when the crc32 of expert records is compared
+  bool verify_checksums = true;  ///< compare what is read whole with checksums.json, if there
+  bool direct_io = false;        ///< bypass the page cache for expert records where possible
+  bool resident_trunk = true;    ///< read the trunk into memory; false suits audits and listings
+  unsigned threads = 0;          ///< that read the trunk; 0: all
 };
 
 /// An open container. Cheap to copy (copies share everything); immutable, so safe to share between

@@ -1,6 +1,7 @@
 // One layer's expert bank: an expert is one positional read, checked before anyone sees it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -52,10 +53,23 @@ Fault check_record(const format::RecordLayout& layout, LayerId layer, ExpertId e
 ExpertView view_record(const format::RecordLayout& layout, std::span<const std::uint8_t> record,
                        const Codebooks& codebooks, std::uint32_t codebook_base) noexcept;
 
+/// When the crc32 of a record is compared with its bytes. (Its header always is.)
+enum class Verify : std::uint8_t {
+  off,     ///< never
+  once,    ///< when this bank, as long as it is open, reads the record for the first time
+  always,  ///< at every read
+};
+
+/// What reads cost; added to.
+struct ReadStats {
+  std::uint64_t crc_ns = 0;
+  std::uint64_t crc_records = 0;  ///< whose crc32 was computed
+};
+
 /// How a bank is opened and read.
 struct BankOptions {
-  bool verify_records = false;  ///< also compare the crc32 of every record read
-  bool direct_io = false;       ///< bypass the page cache where the file system allows it
+  Verify verify_records = Verify::once;
+  bool direct_io = false;  ///< bypass the page cache where the file system allows it
 };
 
 /// An open `experts-L{n}.bin`. Reads are positional, so any number of threads may share a bank.
@@ -78,14 +92,22 @@ class ExpertBank {
   const format::RecordLayout& layout() const noexcept { return layout_; }
   std::uint32_t codebook_base() const noexcept { return entry_.codebook_base; }
   const File& file() const noexcept { return file_; }
-  bool verifies() const noexcept { return options_.verify_records; }
+  Verify verify() const noexcept { return options_.verify_records; }
 
-  /// One expert in memory of its own: one pread, header checked, crc32 too with verify_records.
+  /// One expert in memory of its own: one pread, header checked, crc32 as verify() says.
   /// Throws Error naming file, expert and layer; out_of_range for an expert that is not there.
   Expert read(ExpertId expert) const;
 
   /// The same into the caller's memory: record.size() == record_bytes(), 4096-aligned when the
   /// file is read directly (bad_argument otherwise). On a fault the bytes must not be used.
+  ///
+  /// A record whose crc32 is to be computed is summed piece by piece as it arrives through the page
+  /// cache, while each piece is still in the core's own; read directly, it is one pread and then
+  /// summed. Verify::once remembers who passed for as long as the bank is open: what the bank reads
+  /// is the file with the size, time and inode of its opening, or the read is an error.
+  Fault try_read(ExpertId expert, std::span<std::uint8_t> record,
+                 ReadStats* stats = nullptr) const noexcept;
+  /// The same, the crc32 compared or not whatever the mode.
   Fault try_read(ExpertId expert, std::span<std::uint8_t> record, bool verify_crc) const noexcept;
 
   /// Reads the bytes without looking at them (beyond the file being unchanged): for audits.
@@ -103,10 +125,15 @@ class ExpertBank {
   }
 
  private:
+  Fault check_request(ExpertId expert, std::span<std::uint8_t> record) const noexcept;
+  Fault read_summed(ExpertId expert, std::span<std::uint8_t> record,
+                    ReadStats& stats) const noexcept;
+
   format::BankEntry entry_;
   format::RecordLayout layout_;
   std::shared_ptr<const Codebooks> codebooks_;
   BankOptions options_;
+  std::unique_ptr<std::atomic<std::uint64_t>[]> passed_;  ///< a bit per expert: its crc was right
   File file_;
   FileIdentity identity_;
 };

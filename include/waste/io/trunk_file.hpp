@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@
 #include "waste/core/error.hpp"
 #include "waste/format/manifest.hpp"
 #include "waste/format/trunk_view.hpp"
+#include "waste/io/checksums.hpp"
 #include "waste/io/file.hpp"
 
 namespace waste::io {
@@ -45,9 +47,11 @@ class Trunk {
 
   /// Opens the file; `manifest` as parse_manifest returned it. With `resident`, reads the resident
   /// tensors on `threads` threads (0: all). Throws Error: truncated or mismatch where the file does
-  /// not end where its last tensor ends, over_budget where the memory cannot be had.
+  /// not end where its last tensor ends, checksum where a tensor that is read whole, now or by
+  /// load(), differs from `sums` (single rows are not summed), over_budget where the memory cannot
+  /// be had.
   static Trunk open(const std::filesystem::path& path, const format::Manifest& manifest,
-                    bool resident = true, unsigned threads = 0);
+                    bool resident = true, unsigned threads = 0, std::optional<Checksums> sums = {});
 
   /// A resident tensor. Names are full names, tensor_prefix included. Throws Error: missing for a
   /// name not in the trunk, bad_argument for a tensor that is not resident.
@@ -74,6 +78,8 @@ class Trunk {
   static std::uint64_t resident_bytes(const format::Manifest& manifest);
 
   const File& file() const noexcept { return file_; }
+  /// What checksums.json says, where the trunk was opened with it.
+  const std::optional<Checksums>& checksums() const noexcept { return sums_; }
 
  private:
   std::size_t index_of(std::string_view name) const;
@@ -87,6 +93,7 @@ class Trunk {
   std::uint64_t resident_bytes_ = 0;
   File file_;
   FileIdentity identity_;
+  std::optional<Checksums> sums_;
 };
 
 /// Whether the values of a tensor's bytes are usable: finite F32 or F16 elements, finite scales.

@@ -21,6 +21,13 @@ class ContainerWeights final : public Weights {
   void embedding(std::uint32_t token, std::span<float> out) const override;
   nn::ExpertLease expert(LayerId layer, ExpertId expert) override;
   std::optional<nn::SharedCodebooks> codebooks(LayerId layer) const override;
+  void prepare(LayerId layer, std::span<const ExpertId> experts) override {
+    cache_.prepare(layer, experts);
+  }
+  void expect(LayerId layer, std::span<const ExpertId> experts) override {
+    cache_.expect(layer, experts);
+  }
+  std::size_t look_ahead() const override { return cache_.status().look_ahead; }
   void begin_token() override { cache_.begin_token(); }
 
   const Container& container() const noexcept { return container_; }

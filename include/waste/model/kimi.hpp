@@ -23,6 +23,10 @@
 
 namespace waste::model {
 
+/// Where a forward pass is; `mixture` is router, routed and shared experts, waits for reads among
+/// them.
+enum class Phase : std::uint8_t { embedding, kda, mla, dense, mixture, look_ahead, head, done };
+
 /// Called during a forward pass, for each chunk of tokens, layer by layer; what they are shown
 /// lasts until they return.
 struct Observer {
@@ -34,6 +38,8 @@ struct Observer {
   /// needs. Experts run one after another while it is set.
   std::function<void(std::uint32_t layer, ExpertId, format::Kind, std::span<const float>)>
       expert_input;
+  /// A phase begins (norms and residual sums count to the phase before them).
+  std::function<void(Phase)> phase;
 };
 
 /// A model over a source of weights. Holds views and small vectors; const and safe to share between
@@ -79,6 +85,8 @@ class TextModel {
                  MatrixView<float> out) const;
   void ffn(const Layer& layer, std::uint32_t index, Session& session, MatrixView<const float> x,
            MatrixView<float> out, const Observer& observer) const;
+  void guess_experts(std::uint32_t index, Session& session, MatrixView<const float> stream,
+                     std::span<const MatrixView<float>> blocks) const;
   std::size_t default_chunk() const noexcept;
 
   std::shared_ptr<Weights> weights_;

@@ -34,6 +34,11 @@ class Weights {
   virtual std::optional<nn::SharedCodebooks> codebooks(LayerId layer) const = 0;
   /// The experts that a layer is about to ask for, in the order of first use.
   virtual void prepare(LayerId, std::span<const ExpertId>) {}
+  /// Experts that a layer will perhaps ask for, likeliest first: what its router says of the layer
+  /// before. Reading them is a bet.
+  virtual void expect(LayerId, std::span<const ExpertId>) {}
+  /// How many experts expect() should name; 0: it need not be called.
+  virtual std::size_t look_ahead() const { return 0; }
   /// A token enters the model.
   virtual void begin_token() {}
 };

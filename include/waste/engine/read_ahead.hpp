@@ -1,0 +1,30 @@
+// How far expert records are read ahead of their use.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+
+namespace waste::engine {
+
+/// Settings of a cache's readers. None of them changes what a caller gets, only when.
+///
+/// Reads come in three ranks, each served only while the ones above it are idle:
+///   ahead  a layer's own experts, known once its router has spoken (ExpertCache::prepare);
+///   guess  what the next layer's router says of this layer's output (ExpertCache::expect),
+///          withdrawn when that layer is reached;
+///   warm   experts worth having before anyone asks (ExpertCache::warm).
+/// A caller never waits for a read that has not begun: it makes that read itself.
+struct ReadAheadOptions {
+  /// Threads that read. 0: every read is made by the caller that needs the record.
+  unsigned readers = 2;
+  /// Records read ahead, or being read, that nobody has asked for yet: at most so many. They take
+  /// slots of the budget, at most a quarter of it together with those of concurrent callers.
+  std::size_t depth = 8;
+  /// Experts guessed for the next layer; 0: none.
+  std::size_t look_ahead = 6;
+  /// A caller waits so long for a reader's read, then reads for itself into another slot: a reader
+  /// that hangs or has died costs a slot and time, not the answer.
+  std::chrono::milliseconds patience{10000};
+};
+
+}  // namespace waste::engine

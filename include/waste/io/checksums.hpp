@@ -1,0 +1,45 @@
+// checksums.json: crc32 of what carries none of its own, the trunk's tensors and the codebooks.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "waste/core/error.hpp"
+#include "waste/format/manifest.hpp"
+
+namespace waste::io {
+
+/// An optional file beside the manifest, which readers that do not know it ignore:
+///
+///     {"version": 1, "trunk": {"NAME": CRC, ...}, "codebooks": [CRC, ...]}
+///
+/// CRC is the zlib crc32, as a number, of a tensor's bytes in trunk.bin (payload and scales), and
+/// of whole codebook records, by id.
+struct Checksums {
+  std::vector<std::pair<std::string, std::uint32_t>> trunk;  ///< sorted by name
+  std::vector<std::uint32_t> codebooks;                      ///< by codebook id
+
+  std::optional<std::uint32_t> of_tensor(std::string_view name) const noexcept;
+  std::optional<std::uint32_t> of_codebook(std::size_t id) const noexcept;
+};
+
+inline constexpr const char* checksums_file = "checksums.json";
+
+/// Reads the file in `directory`; nothing where there is none or its version is another. Throws
+/// Error (bad_json, bad_field) for a file that is none of these.
+std::optional<Checksums> read_checksums(const std::filesystem::path& directory);
+
+/// Sums trunk.bin and codebooks.bin of `directory`: one pass over both, memory of a megabyte.
+/// Throws Error where they cannot be read.
+Checksums compute_checksums(const std::filesystem::path& directory,
+                            const format::Manifest& manifest);
+
+/// The file's text.
+std::string dump_checksums(const Checksums& sums);
+
+}  // namespace waste::io

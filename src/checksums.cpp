@@ -1,0 +1,101 @@
+#include "waste/io/checksums.hpp"
+
+#include <algorithm>
+
+#include "waste/format/codebook.hpp"
+#include "waste/format/json.hpp"
+#include "waste/io/crc32.hpp"
+#include "waste/io/file.hpp"
+
+namespace waste::io {
+namespace {
+
+constexpr std::uint64_t piece_bytes = 1u << 20;  // summed while still in cache
+
+std::uint32_t crc_of(const File& file, std::uint64_t off, std::uint64_t bytes,
+                     std::vector<std::uint8_t>& piece) {
+  std::uint32_t crc = 0;
+  for (std::uint64_t at = 0; at < bytes; at += piece_bytes) {
+    piece.resize(std::min(piece_bytes, bytes - at));
+    file.pread(piece, off + at);
+    crc = crc32(piece, crc);
+  }
+  return crc;
+}
+
+std::uint32_t number(const JsonValue& v, const char* field, const std::string& file) {
+  const std::uint64_t* n = v.as_unsigned();
+  if (n == nullptr || *n > 0xffffffffu) {
+    throw Error(fault(Errc::bad_field, field), file, "wanted a number below 2^32");
+  }
+  return static_cast<std::uint32_t>(*n);
+}
+
+}  // namespace
+
+std::optional<std::uint32_t> Checksums::of_tensor(std::string_view name) const noexcept {
+  const auto it = std::lower_bound(trunk.begin(), trunk.end(), name,
+                                   [](const auto& t, std::string_view n) { return t.first < n; });
+  if (it == trunk.end() || it->first != name) return std::nullopt;
+  return it->second;
+}
+
+std::optional<std::uint32_t> Checksums::of_codebook(std::size_t id) const noexcept {
+  if (id >= codebooks.size()) return std::nullopt;
+  return codebooks[id];
+}
+
+std::optional<Checksums> read_checksums(const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory / checksums_file;
+  std::error_code ec;
+  if (!std::filesystem::exists(path, ec)) return std::nullopt;
+  const JsonValue json = parse_json(read_text(path, format::limits::manifest_bytes), path.string(),
+                                    format::manifest_limits);
+  if (!json.is_object()) throw Error(fault(Errc::bad_field, "file"), path.string(), "no object");
+  const JsonValue* version = json.find("version");
+  if (version == nullptr || !(*version == JsonValue(1))) return std::nullopt;
+  const JsonValue *trunk = json.find("trunk"), *codebooks = json.find("codebooks");
+  if (trunk == nullptr || !trunk->is_object() || codebooks == nullptr || !codebooks->is_array()) {
+    throw Error(
+        fault(Errc::bad_field, trunk != nullptr && trunk->is_object() ? "codebooks" : "trunk"),
+        path.string());
+  }
+  Checksums out;
+  for (const auto& [name, crc] : *trunk->as_object()) {
+    out.trunk.emplace_back(name, number(crc, "trunk", path.string()));
+  }
+  std::sort(out.trunk.begin(), out.trunk.end());
+  for (const JsonValue& crc : *codebooks->as_array()) {
+    out.codebooks.push_back(number(crc, "codebooks", path.string()));
+  }
+  return out;
+}
+
+Checksums compute_checksums(const std::filesystem::path& directory,
+                            const format::Manifest& manifest) {
+  Checksums out;
+  std::vector<std::uint8_t> piece;
+  const File trunk = File::open(directory / "trunk.bin");
+  for (const format::TrunkEntry& t : manifest.trunk) {
+    out.trunk.emplace_back(t.name, crc_of(trunk, t.off, t.bytes, piece));
+  }
+  std::sort(out.trunk.begin(), out.trunk.end());
+  const File codebooks = File::open(directory / "codebooks.bin");
+  const std::uint64_t record = format::codebook_record_bytes(manifest.expert_quant);
+  for (std::uint64_t at = 0; at + record <= codebooks.size(); at += record) {
+    out.codebooks.push_back(crc_of(codebooks, at, record, piece));
+  }
+  return out;
+}
+
+std::string dump_checksums(const Checksums& sums) {
+  JsonValue trunk(JsonValue::Object{}), codebooks(JsonValue::Array{}), out;
+  for (const auto& [name, crc] : sums.trunk) trunk.as_object()->emplace_back(name, crc);
+  for (const std::uint32_t crc : sums.codebooks) codebooks.push_back(crc);
+  out.set("version", 1);
+  out.set("trunk", std::move(trunk));
+  out.set("codebooks", std::move(codebooks));
+  return dump_json(out, 1);
+}
+
+}  // namespace waste::io

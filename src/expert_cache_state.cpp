@@ -1,0 +1,317 @@
+#include "expert_cache_state.hpp"
+
+#include <chrono>
+#include <string>
+#include <system_error>
+
+namespace waste::engine {
+
+ExpertCache::State::State(const Container& c, const CacheOptions& options)
+    : container(c), ahead_options(options.ahead) {
+  std::size_t keys = 0;
+  for (const auto& bank : container.banks()) {
+    first_key.push_back(keys);
+    keys += bank.experts();
+  }
+  const auto& banks = container.banks();
+  const std::uint64_t each =
+      std::max<std::uint64_t>(banks.empty() ? 0 : banks.front().record_bytes(), 1);
+  const std::uint64_t fit = options.budget_bytes / each;
+  const std::size_t wanted = std::max<std::size_t>(options.concurrent, 1);
+  if (keys != 0 && fit < std::min(wanted, keys)) {
+    throw Error(fault(Errc::over_budget, "cache bytes", options.budget_bytes,
+                      each * std::min(wanted, keys)),
+                {},
+                "room for " + std::to_string(wanted) + " records of " + std::to_string(each) +
+                    " bytes is needed");
+  }
+  slots = std::vector<Slot>(static_cast<std::size_t>(std::min<std::uint64_t>(fit, keys)));
+  where.assign(keys, no_slot);
+  depth = ahead_options.readers == 0 ? 0 : ahead_options.depth;
+  // Where not everything fits, slots apart are for records that are not kept: those held by
+  // concurrent callers, and those read ahead.
+  if (slots.size() < keys) {
+    const std::size_t spare = std::min(wanted + depth, slots.size() / 4);
+    depth = spare - std::min(spare, wanted);
+    capacity = slots.size() - spare;
+  } else {
+    capacity = slots.size();
+  }
+  policy = options.make_policy ? options.make_policy(keys) : make_policy(options.policy, keys);
+}
+
+bool ExpertCache::State::find_key(LayerId layer, ExpertId expert, std::size_t& key) const noexcept {
+  const auto& banks = container.banks();
+  const auto it = std::lower_bound(banks.begin(), banks.end(), layer,
+                                   [](const auto& b, LayerId l) { return b.layer() < l; });
+  if (it == banks.end() || it->layer() != layer || to_index(expert) >= it->experts()) return false;
+  key = first_key[static_cast<std::size_t>(it - banks.begin())] + to_index(expert);
+  return true;
+}
+
+std::size_t ExpertCache::State::key_of(LayerId layer, ExpertId expert) const {
+  std::size_t key = 0;
+  if (find_key(layer, expert, key)) return key;
+  for (const auto& bank : container.banks()) {
+    if (bank.layer() == layer) {
+      throw Error(
+          fault(Errc::out_of_range, "expert", to_index(expert), bank.experts()).at(layer, expert));
+    }
+  }
+  throw Error(fault(Errc::out_of_range, "layer").at(layer));
+}
+
+const io::ExpertBank& ExpertCache::State::bank_of(std::size_t key) const noexcept {
+  const auto it = std::upper_bound(first_key.begin(), first_key.end(), key);
+  return container.banks()[static_cast<std::size_t>(it - first_key.begin()) - 1];
+}
+
+void ExpertCache::State::empty_slot(Slot& slot) noexcept {
+  if (slot.kept) --kept;
+  if (slot.staged) --staged;
+  if (!slot.lost) where[slot.key] = no_slot;
+  slot.key = no_slot;
+  slot.wanted = 0;
+  slot.kept = slot.staged = slot.refuse = slot.lost = false;
+  slot.state = SlotState::empty;
+}
+
+/// The kept, unpinned slot that is worth least; no_slot where there is none.
+std::size_t ExpertCache::State::victim(bool spare_wanted) const noexcept {
+  std::size_t best = no_slot;
+  double least = 0;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const Slot& s = slots[i];
+    if (s.state != SlotState::ready || s.pins != 0 || !s.kept) continue;
+    if (spare_wanted && is_fresh(s.wanted)) continue;
+    const double worth = policy->worth(s.key);
+    if (best == no_slot || worth < least) {
+      best = i;
+      least = worth;
+    }
+  }
+  return best;
+}
+
+std::size_t ExpertCache::State::find_empty() const noexcept {
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    if (slots[i].state == SlotState::empty) return i;
+  }
+  return no_slot;
+}
+
+/// A record that was read for nobody yet, of this origin; for guesses only those that no layer
+/// has named.
+std::size_t ExpertCache::State::staged_slot(Origin origin) const noexcept {
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const Slot& s = slots[i];
+    if (s.state != SlotState::ready || !s.staged || s.pins != 0 || s.origin != origin) continue;
+    if (origin == Origin::guess && is_fresh(s.wanted)) continue;
+    return i;
+  }
+  return no_slot;
+}
+
+void ExpertCache::State::drop_staged(Slot& slot) noexcept {
+  if (slot.origin == Origin::ahead) ++counters.ahead_unused;
+  empty_slot(slot);
+}
+
+/// An empty slot for a caller's own read, made empty where need be; no_slot where every slot is
+/// held or being read.
+std::size_t ExpertCache::State::free_slot() noexcept {
+  std::size_t i = find_empty();
+  if (i != no_slot) return i;
+  if ((i = staged_slot(Origin::guess)) != no_slot) {
+    drop_staged(slots[i]);
+  } else if ((i = victim(true)) != no_slot || (i = victim(false)) != no_slot) {
+    empty_slot(slots[i]);
+  } else if ((i = staged_slot(Origin::ahead)) != no_slot) {
+    drop_staged(slots[i]);
+  } else {
+    for (i = 0; i < slots.size(); ++i) {  // a guess that has been named
+      const Slot& s = slots[i];
+      if (s.state == SlotState::ready && s.staged && s.pins == 0) break;
+    }
+    if (i == slots.size()) return no_slot;
+    drop_staged(slots[i]);
+  }
+  return i;
+}
+
+/// Keeps a record that was just read, at the cost of a lesser one where the kept ones are many
+/// enough. Some slots stay free for records that are not worth keeping.
+void ExpertCache::State::admit(Slot& slot) noexcept {
+  if (kept >= capacity) {
+    const std::size_t i = victim(true);
+    if (i == no_slot || policy->worth(slot.key) < policy->worth(slots[i].key)) {
+      ++counters.not_kept;
+      return;
+    }
+    empty_slot(slots[i]);
+  }
+  slot.kept = true;
+  ++kept;
+}
+
+void ExpertCache::State::begin_read(std::size_t i, std::size_t key, Origin origin) noexcept {
+  Slot& slot = slots[i];
+  slot.key = key;
+  slot.state = SlotState::reading;
+  slot.has_memory = true;
+  slot.origin = origin;
+  slot.staged = origin == Origin::ahead || origin == Origin::guess;
+  if (slot.staged) ++staged;
+  where[key] = i;
+}
+
+Fault ExpertCache::State::read(Slot& slot, std::size_t key, ReadCost& cost) const {
+  const auto start = std::chrono::steady_clock::now();
+  const io::ExpertBank& bank = bank_of(key);
+  const ExpertId expert{
+      static_cast<std::uint32_t>(key - first_key[&bank - container.banks().data()])};
+  if (slot.record.empty()) {
+    slot.record =
+        AlignedBuffer<std::uint8_t>(bank.record_bytes(), format::page_bytes, Uninitialized{});
+  }
+  const Fault fault = bank.try_read(expert, slot.record.span(), &cost.check);
+  cost.ns = static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start)
+          .count());
+  return fault ? fault.at(bank.layer(), expert) : Fault{};
+}
+
+void ExpertCache::State::end_read(Slot& slot, std::size_t key, bool ok) noexcept {
+  const io::ExpertBank& bank = bank_of(key);
+  if (ok) {
+    counters.bytes_read += bank.record_bytes();
+  } else {
+    ++counters.failed;
+  }
+  if (!ok || slot.lost || slot.refuse) {
+    if (slot.staged && slot.origin == Origin::ahead && ok) ++counters.ahead_unused;
+    empty_slot(slot);
+    return;
+  }
+  slot.view = bank.view(slot.record.span());
+  slot.state = SlotState::ready;
+}
+
+/// The key's requests are void: someone is about to read it, or has it.
+void ExpertCache::State::forget(std::size_t key) noexcept {
+  const auto is_key = [key](const Request& r) { return r.key == key; };
+  std::erase_if(ahead, is_key);
+  std::erase_if(guess, is_key);
+}
+
+/// What a reader does next: takes the request and marks a slot, or returns false.
+bool ExpertCache::State::next_job(Job& job) noexcept {
+  const auto take = [&](std::size_t slot, std::size_t key, Origin origin) {
+    begin_read(slot, key, origin);
+    job = {slot, key};
+    return true;
+  };
+  while (!ahead.empty()) {
+    const Request request = ahead.front();
+    if (where[request.key] != no_slot || !is_fresh(request.number)) {
+      ahead.pop_front();
+      continue;
+    }
+    if (staged >= depth) {  // a guess may have to make room
+      const std::size_t i = staged_slot(Origin::guess);
+      if (i == no_slot) return false;
+      drop_staged(slots[i]);
+    }
+    const std::size_t i = find_empty();
+    if (i == no_slot) return false;
+    ahead.pop_front();
+    slots[i].wanted = request.number;
+    return take(i, request.key, Origin::ahead);
+  }
+  while (!guess.empty()) {
+    const Request request = guess.front();
+    if (where[request.key] != no_slot || !is_fresh(request.number)) {
+      guess.pop_front();
+      continue;
+    }
+    const std::size_t i = staged < depth ? find_empty() : no_slot;
+    if (i == no_slot) return false;
+    guess.pop_front();
+    ++counters.guesses;
+    return take(i, request.key, Origin::guess);
+  }
+  while (!warm.empty()) {
+    const std::size_t key = warm.front();
+    const std::size_t i = kept + warming < capacity ? find_empty() : no_slot;
+    if (i == no_slot) {
+      warm.clear();  // every place is filled by what was asked for
+      return false;
+    }
+    warm.pop_front();
+    if (where[key] != no_slot) continue;
+    ++warming;
+    return take(i, key, Origin::warm);
+  }
+  return false;
+}
+
+void ExpertCache::State::run_reader() noexcept {
+  std::unique_lock lock(mutex);
+  while (!stopping) {
+    Job job;
+    if (!next_job(job)) {
+      work.wait(lock);
+      continue;
+    }
+    Slot& slot = slots[job.slot];
+    lock.unlock();
+    bool ok = false;
+    ReadCost cost;
+    try {
+      ok = !read(slot, job.key, cost);
+    } catch (...) {  // no memory for the record: whoever asks for it finds out
+    }
+    lock.lock();
+    add(cost);
+    const bool warm_read = slot.origin == Origin::warm;
+    if (warm_read) --warming;
+    end_read(slot, job.key, ok);
+    if (slot.state == SlotState::ready) {
+      if (warm_read && kept < capacity) {
+        slot.kept = true;
+        ++kept;
+        ++counters.warmed;
+      } else if (warm_read) {
+        // Its place was filled meanwhile. Waiters take it as a record read ahead.
+        slot.origin = Origin::ahead;
+        slot.staged = true;
+        ++staged;
+      }
+    }
+    changed.notify_all();
+  }
+}
+
+void ExpertCache::State::start_readers() noexcept {
+  if (started || stopping) return;
+  started = true;
+  for (unsigned t = 0; t < ahead_options.readers; ++t) {
+    try {
+      threads.emplace_back([this] { run_reader(); });
+    } catch (...) {  // the system has no thread to give: callers read for themselves
+      ++readers_refused;
+    }
+  }
+}
+
+void ExpertCache::State::stop_readers() noexcept {
+  {
+    const std::lock_guard lock(mutex);
+    stopping = true;
+  }
+  work.notify_all();
+  for (std::thread& t : threads) t.join();
+  threads.clear();
+}
+
+}  // namespace waste::engine
