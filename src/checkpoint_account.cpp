@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "waste/convert/checkpoint.hpp"
+#include "waste/format/family.hpp"
 #include "waste/format/manifest.hpp"
 #include "waste/quant/mxfp4.hpp"
 
@@ -49,28 +50,22 @@ struct ExpertName {
   std::string_view suffix;  ///< "weight", "weight_packed", "weight_scale" or something else
 };
 
-/// Reads `model.layers.{L}{infix}{e}.{matrix}.{suffix}` (the tensor prefix already gone).
-std::optional<ExpertName> parse_expert_name(std::string_view name) {
+/// Reads `model.layers.{L}.{expert_prefix}{e}.{matrix}.{suffix}` (the tensor prefix already gone).
+std::optional<ExpertName> parse_expert_name(std::string_view name, const format::MoeNames& names) {
   if (!take(name, layers_stem)) return std::nullopt;
   ExpertName out;
   const auto layer = take_number(name);
-  if (!layer) return std::nullopt;
+  if (!layer || !take(name, ".") || !take(name, names.expert_prefix)) return std::nullopt;
   out.layer = *layer;
-  for (const ExpertNames& names : expert_names) {
-    std::string_view rest = name;
-    if (!take(rest, names.infix)) continue;
-    const auto expert = take_number(rest);
-    if (!expert || !take(rest, ".")) return std::nullopt;
-    out.expert = *expert;
-    for (std::size_t k = 0; k < format::kinds; ++k) {
-      std::string_view suffix = rest;
-      if (take(suffix, names.matrices[k]) && take(suffix, ".")) {
-        out.kind = static_cast<Kind>(k);
-        out.suffix = suffix;
-        return out;
-      }
+  const auto expert = take_number(name);
+  if (!expert || !take(name, ".")) return std::nullopt;
+  out.expert = *expert;
+  for (std::size_t k = 0; k < format::kinds; ++k) {
+    out.suffix = name;
+    if (take(out.suffix, names.matrices[k]) && take(out.suffix, ".")) {
+      out.kind = static_cast<Kind>(k);
+      return out;
     }
-    return std::nullopt;
   }
   return std::nullopt;
 }
@@ -172,6 +167,10 @@ class Checkpoint::Accountant {
       ++c_.ignored_;
       return;
     }
+    if (c_.model_.tie_word_embeddings && name == "lm_head.weight") {  // a copy of the embedding
+      require_shape(t, {c_.model_.vocab_size, c_.model_.hidden_size});
+      return add_trunk(index, Role::text);
+    }
     add_expert(index, name);
   }
 
@@ -211,7 +210,7 @@ class Checkpoint::Accountant {
 
   void add_expert(std::uint32_t index, std::string_view name) {
     const SourceTensor& t = tensors_[index];
-    const auto expert = parse_expert_name(name);
+    const auto expert = parse_expert_name(name, names_);
     const format::ModelConfig& model = c_.model_;
     if (!expert || !model.is_moe(expert->layer) || expert->layer >= model.num_hidden_layers ||
         expert->expert >= model.num_experts) {
@@ -259,15 +258,15 @@ class Checkpoint::Accountant {
         part.weight != TrunkSource::none && tensors_[part.weight].name.ends_with(packed_suffix);
     if (part.weight != TrunkSource::none && packed == (part.scale != TrunkSource::none)) return;
     const bool nothing = part.weight == TrunkSource::none && part.scale == TrunkSource::none;
-    const ExpertNames& names = expert_names[0];
     throw Error(fault(Errc::missing, "tensor").at(LayerId{layer}, ExpertId{expert}), directory(),
-                c_.prefix_ + std::string(layers_stem) + std::to_string(layer) +
-                    std::string(names.infix) + std::to_string(expert) + "." +
-                    std::string(names.matrices[static_cast<std::size_t>(kind)]) +
+                c_.prefix_ + std::string(layers_stem) + std::to_string(layer) + "." +
+                    std::string(names_.expert_prefix) + std::to_string(expert) + "." +
+                    std::string(names_.matrices[static_cast<std::size_t>(kind)]) +
                     (nothing ? ".weight" : " needs .weight, or .weight_packed with .weight_scale"));
   }
 
   Checkpoint& c_;
+  const format::MoeNames& names_ = format::names_of(c_.model_.family).moe;
   const std::vector<SourceTensor>& tensors_;
   std::map<std::string, format::RequiredTensor, std::less<>> required_;  ///< not met yet
 };

@@ -3,6 +3,7 @@
 #include "converter_internal.hpp"
 #include "waste/core/checked.hpp"
 #include "waste/core/parallel.hpp"
+#include "waste/format/family.hpp"
 #include "waste/format/trunk_view.hpp"
 #include "waste/io/crc32.hpp"
 #include "waste/version.hpp"
@@ -44,6 +45,12 @@ std::uint32_t crc_of(const std::string& text) {
   return io::crc32({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
 }
 
+bool is_router(std::string_view name) noexcept {
+  return std::any_of(
+      std::begin(format::families), std::end(format::families),
+      [&](const format::FamilyNames& family) { return name.ends_with(family.moe.router); });
+}
+
 bool smaller_than_f32(format::Fmt fmt, std::uint64_t cols) {
   return format::trunk_row_bytes(fmt, cols) + format::trunk_row_scale_bytes(fmt, cols) < 4 * cols;
 }
@@ -58,7 +65,7 @@ format::Fmt trunk_format(const TrunkSource& tensor, const ConvertOptions& option
   if (name.ends_with("embed_tokens.weight") || name.ends_with("lm_head.weight") ||
       tensor.role != Role::text) {
     fmt = Fmt::q8g;
-  } else if (name.ends_with(".block_sparse_moe.gate.weight")) {
+  } else if (is_router(name)) {
     if (options.router == RouterFormat::f32) return Fmt::f32;
     if (options.router == RouterFormat::q8g) fmt = Fmt::q8g;
     if (options.router == RouterFormat::q4g) fmt = Fmt::q4g;

@@ -4,6 +4,7 @@
 
 #include "waste/core/checked.hpp"
 #include "waste/format/codebook.hpp"
+#include "waste/format/family.hpp"
 #include "waste/io/trunk_file.hpp"
 
 namespace waste::engine {
@@ -41,6 +42,7 @@ MemoryPlan plan_memory(const format::Manifest& manifest, const PlanOptions& opti
                       options.context_tokens < 1 ? 1 : longest_context));
   }
   const format::ModelConfig& m = manifest.model;
+  format::require_kimi(m, "the memory plan");
   const format::ExpertQuant& q = manifest.expert_quant;
   MemoryPlan out;
   out.trunk_bytes = io::Trunk::resident_bytes(manifest);

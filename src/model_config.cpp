@@ -1,26 +1,21 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model_config_internal.hpp"
 #include "waste/core/checked.hpp"
+#include "waste/format/family.hpp"
 #include "waste/format/json_fields.hpp"
 #include "waste/format/manifest.hpp"
 
 namespace waste::format {
 namespace {
 
+using detail::bound_product;
+using detail::read_token_ids;
+
 constexpr auto max_dimension = static_cast<std::uint32_t>(limits::dimension);
 
 float as_float(double v) { return static_cast<float>(v); }
-
-/// Refuses a product of dimensions (a row or column count of some tensor) beyond the limit.
-void bound_product(const char* field, std::uint64_t a, std::uint64_t b, std::string_view file) {
-  const auto product = checked_mul(a, b);
-  if (!product || *product > limits::dimension) {
-    throw Error(
-        fault(Errc::out_of_range, field, product.value_or(~std::uint64_t{0}), limits::dimension),
-        file);
-  }
-}
 
 /// What changes the mathematics and no code here implements, by name.
 void refuse_unimplemented(const JsonFields& in) {
@@ -144,6 +139,19 @@ void read_activation(const JsonFields& in, ModelConfig& m) {
   }
 }
 
+}  // namespace
+
+namespace detail {
+
+void bound_product(const char* field, std::uint64_t a, std::uint64_t b, std::string_view file) {
+  const auto product = checked_mul(a, b);
+  if (!product || *product > limits::dimension) {
+    throw Error(
+        fault(Errc::out_of_range, field, product.value_or(~std::uint64_t{0}), limits::dimension),
+        file);
+  }
+}
+
 void read_token_ids(const JsonFields& in, ModelConfig& m) {
   const std::uint32_t last = m.vocab_size - 1;
   if (const auto v = in.optional_integer("bos_token_id", 0, last)) {
@@ -166,10 +174,13 @@ void read_token_ids(const JsonFields& in, ModelConfig& m) {
   }
 }
 
-}  // namespace
+}  // namespace detail
 
 ModelConfig parse_model_config(const JsonValue& config, std::string_view file) {
   const JsonFields in(config, "config", {file});
+  if (const Family family = family_of(config); family != Family::kimi) {
+    return detail::parse_other_family(family, in);
+  }
   ModelConfig m;
   m.vocab_size = in.u32("vocab_size", 1, static_cast<std::uint32_t>(limits::vocabulary));
   m.hidden_size = in.u32("hidden_size", 1, max_dimension);
@@ -193,6 +204,7 @@ ModelConfig parse_model_config(const JsonValue& config, std::string_view file) {
 }
 
 std::vector<RequiredTensor> required_tensors(const ModelConfig& m) {
+  if (m.family != Family::kimi) return detail::other_required_tensors(m);
   using Role = RequiredTensor::Role;
   std::vector<RequiredTensor> out;
   std::string prefix;

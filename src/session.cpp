@@ -2,10 +2,13 @@
 
 #include <algorithm>
 
+#include "waste/format/family.hpp"
+
 namespace waste::model {
 
 Session::Session(const format::ModelConfig& config, std::size_t context)
     : context_(context), width_(config.kv_lora_rank + config.qk_rope_head_dim) {
+  format::require_kimi(config, "a session");
   constexpr std::size_t most = std::size_t{1} << 28;
   if (context == 0 || context > most) {
     throw Error(fault(Errc::out_of_range, "context", context, most));

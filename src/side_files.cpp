@@ -97,7 +97,10 @@ std::vector<SideFile> side_files(const Checkpoint& source) {
     out.push_back({to, io::read_text(dir / from, max_side_bytes)});
     return true;
   };
-  if (!copy("tiktoken.model", "tokenizer.model")) copy("tokenizer.model", "tokenizer.model");
+  // Of other families, a tokenizer.model is a SentencePiece file and no list of ranks.
+  if (!copy("tiktoken.model", "tokenizer.model") && source.model().family == format::Family::kimi) {
+    copy("tokenizer.model", "tokenizer.model");
+  }
   copy("chat.json", "chat.json");
   copy("generation_config.json", "generation_config.json");
   const bool has_template = copy("chat_template.jinja", "chat_template.jinja");

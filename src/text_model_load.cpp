@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <string>
 
+#include "waste/format/family.hpp"
 #include "waste/model/kimi.hpp"
 
 namespace waste::model {
@@ -199,6 +200,7 @@ TextModel::TextModel(std::shared_ptr<Weights> weights, const ModelOptions& optio
       options_(options),
       activation_(nn::PairActivation::of(weights_->config())) {
   const format::ModelConfig& c = config();
+  format::require_kimi(c, "the text model");
   chunk_ = options.chunk_tokens != 0 ? options.chunk_tokens : default_chunk();
   Loader load(*this);
   for (std::uint32_t i = 0; i < c.num_hidden_layers; ++i) layers_.push_back(load.layer(i));

@@ -72,7 +72,8 @@ std::vector<std::string> resident_tensors(const format::Manifest& manifest) {
   const std::string embedding = embedding_name(manifest);
   for (const format::RequiredTensor& t : format::required_tensors(manifest.model)) {
     std::string name = manifest.tensor_prefix + t.name;
-    if (name != embedding) out.push_back(std::move(name));
+    const bool on_disk = name == embedding && !manifest.model.tie_word_embeddings;
+    if (!on_disk) out.push_back(std::move(name));
   }
   return out;
 }

@@ -8,6 +8,7 @@
 
 #include "commands.hpp"
 #include "progress.hpp"
+#include "waste/format/family.hpp"
 #include "waste/format/json.hpp"
 
 namespace waste::cli {
@@ -186,6 +187,12 @@ void add_convert(CLI::App& app, Context& context) {
                 "Remove a container, or an unfinished conversion, that is in the way");
   cmd->add_flag("--json", a->json, "Print the result as one line of JSON");
   cmd->add_flag("--quiet,-q", a->quiet, "No progress on standard error");
+  std::string families;
+  for (const format::FamilyNames& family : format::families) {
+    families += (families.empty() ? "" : ", ") + std::string(family.name);
+  }
+  cmd->footer("Families of checkpoints: " + families +
+              ".\nThe first covers Kimi-Linear and K3, which waste run knows.");
   cmd->callback([a, &context] {
     run(*a);
     context.exit_code = exit_ok;

@@ -9,6 +9,7 @@
 #include "commands.hpp"
 #include "waste/core/parallel.hpp"
 #include "waste/engine/memory_plan.hpp"
+#include "waste/format/family.hpp"
 #include "waste/format/json.hpp"
 #include "waste/format/trunk_view.hpp"
 #include "waste/io/container.hpp"
@@ -98,15 +99,25 @@ struct Facts {
   }
 };
 
+std::string attention_text(const Facts& f) {
+  const format::ModelConfig& c = f.container.model();
+  if (c.attention.front() == format::AttentionKind::gqa) {
+    return "GQA, " + std::to_string(c.num_attention_heads) + " heads on " +
+           std::to_string(c.num_key_value_heads) + " of " + std::to_string(c.head_dim);
+  }
+  return std::to_string(f.kda_layers) + " KDA, " +
+         std::to_string(c.num_hidden_layers - f.kda_layers) + " MLA";
+}
+
 void print_info(const Facts& f) {
   const format::Manifest& m = f.container.manifest();
   const format::ModelConfig& c = m.model;
   const format::ExpertQuant& q = m.expert_quant;
   std::printf("%s\n", f.container.directory().c_str());
-  std::printf("  %-34s %s\n", "architecture", m.arch.c_str());
-  std::printf("  %-34s %u: %u dense, %u with experts; %u KDA, %u MLA\n", "layers",
-              c.num_hidden_layers, c.first_k_dense_replace, c.moe_layers(), f.kda_layers,
-              c.num_hidden_layers - f.kda_layers);
+  std::printf("  %-34s %s, family %s\n", "architecture", m.arch.c_str(),
+              std::string(to_string(c.family)).c_str());
+  std::printf("  %-34s %u: %u dense, %u with experts; %s\n", "layers", c.num_hidden_layers,
+              c.first_k_dense_replace, c.moe_layers(), attention_text(f).c_str());
   std::printf("  %-34s %u hidden, %u vocabulary\n", "width", c.hidden_size, c.vocab_size);
   std::printf("  %-34s %u a layer, %u a token, %u shared; gate and up [%u][%u], down [%u][%u]\n",
               "experts", c.num_experts, c.num_experts_per_token, c.num_shared_experts,
@@ -150,6 +161,7 @@ JsonValue info_json(const Facts& f) {
   JsonValue out;
   out.set("directory", f.container.directory().string());
   out.set("arch", m.arch);
+  out.set("family", to_string(c.family));
   out.set("layers", c.num_hidden_layers);
   out.set("dense_layers", c.first_k_dense_replace);
   out.set("moe_layers", c.moe_layers());

@@ -6,6 +6,7 @@
 
 #include "waste/core/parallel.hpp"
 #include "waste/engine/memory_plan.hpp"
+#include "waste/format/family.hpp"
 #include "waste/io/memory_limit.hpp"
 #include "waste/model/checkpoint_weights.hpp"
 
@@ -130,8 +131,9 @@ OpenedModel open_model(const ModelArguments& a) {
     out.direct_refused = open.direct_io && !out.container->cache().status().direct_io;
     weights = out.container;
   } else if (fs::exists(out.directory / "config.json")) {
-    weights = std::make_shared<model::CheckpointWeights>(convert::Checkpoint::open(out.directory),
-                                                         out.threads,
+    const auto source = convert::Checkpoint::open(out.directory);
+    format::require_kimi(source.model(), "the text model");  // before all of it is read
+    weights = std::make_shared<model::CheckpointWeights>(source, out.threads,
                                                          io::memory_limit().usable_bytes() / 4 * 3);
   } else {
     throw Error(fault(Errc::not_found, "DIR"), a.path,

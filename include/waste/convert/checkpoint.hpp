@@ -2,7 +2,6 @@
 // unexplained.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -16,19 +15,6 @@
 #include "waste/io/safetensors.hpp"
 
 namespace waste::convert {
-
-/// How a family of checkpoints names its routed experts:
-///   {tensor_prefix}model.layers.{L}{infix}{e}.{matrix}.weight        BF16, F16, F32 [rows][cols]
-///   {tensor_prefix}model.layers.{L}{infix}{e}.{matrix}.weight_packed, .weight_scale      MXFP4
-/// A further family is one more line of `expert_names` (and its trunk names in
-/// format::required_tensors).
-struct ExpertNames {
-  std::string_view infix;
-  std::array<std::string_view, format::kinds> matrices;  ///< gate, up, down
-};
-inline constexpr ExpertNames expert_names[] = {
-    {".block_sparse_moe.experts.", {"w1", "w3", "w2"}},
-};
 
 /// What a trunk tensor belongs to.
 enum class Role : std::uint8_t { text, vision, mtp };
@@ -64,7 +50,8 @@ struct SourceExpert {
   }
 };
 
-/// A checkpoint directory: config.json, safetensors shards. open() accounts for every tensor of
+/// A checkpoint directory: config.json, safetensors shards, of any family of format/family.hpp,
+/// which says how the routed experts are named. open() accounts for every tensor of
 /// every shard: a trunk tensor of the text model with its exact shape, a matrix of a routed expert
 /// with its exact shape, the vision tower (names beginning with vision_tower. or mm_projector.), a
 /// multi-token-prediction head (layers past num_hidden_layers, or names beginning with mtp.), a

@@ -77,8 +77,8 @@ struct ConvertReport {
 /// result depends on the source and the first group of options alone, not on jobs, slices or
 /// interruptions.
 ///
-/// Side files: tokenizer.model (from tiktoken.model or tokenizer.model), specials.json (from
-/// tokenizer_config.json), chat_template.jinja (the file, else tokenizer_config.json's
+/// Side files: tokenizer.model (from tiktoken.model, or kimi's tokenizer.model), specials.json
+/// (from tokenizer_config.json), chat_template.jinja (the file, else tokenizer_config.json's
 /// chat_template), chat.json, vision.json (from vision_config and preprocessor_config.json), and
 /// generation_config.json verbatim, because its eos_token_id may hold more than config.json's,
 /// which the manifest repeats verbatim.

@@ -11,12 +11,19 @@
 namespace waste::format {
 
 enum class Activation : std::uint8_t { silu, situ };
-enum class AttentionKind : std::uint8_t { kda, mla };
+enum class AttentionKind : std::uint8_t { kda, mla, gqa };
 
-/// Text-model configuration of Kimi-Linear and K3. Field names follow the released config.json;
+/// Families of models whose containers can be written and read (format/family.hpp). The forward
+/// pass in model/ is kimi's: Kimi-Linear and K3.
+enum class Family : std::uint8_t { kimi, olmoe, qwen2_moe, qwen3_moe, mixtral, deepseek };
+
+/// Text-model configuration. Field names follow the released config.json of Kimi-Linear and K3;
 /// absent optional parts are nullopt. Read from a config by parse_model_config, which refuses by
-/// name what no code here implements (softmax routers, expert groups, tied embeddings, rotary).
+/// name what changes kimi's mathematics and no code here implements (softmax routers, expert
+/// groups, tied embeddings, rotary). Of other families it holds the sizes; what else their forward
+/// pass needs (RoPE's base, say) stands in the manifest's verbatim config.
 struct ModelConfig {
+  Family family = Family::kimi;
   std::uint32_t vocab_size = 0;
   std::uint32_t hidden_size = 0;
   std::uint32_t intermediate_size = 0;
@@ -57,6 +64,14 @@ struct ModelConfig {
   std::optional<float> situ_linear_beta;
 
   std::optional<std::uint32_t> attn_res_block_size;
+
+  // Other families than kimi
+  std::uint32_t num_key_value_heads = 0;  ///< GQA; num_attention_heads a multiple of it
+  std::uint32_t head_dim = 0;             ///< GQA
+  bool attention_bias = false;
+  bool tie_word_embeddings = false;  ///< no lm_head.weight: the head is the embedding table
+  bool router_bias = false;          ///< e_score_correction_bias beside the router
+  std::uint32_t shared_expert_intermediate_size = 0;  ///< of a shared expert with its own gate
 
   std::vector<std::uint32_t> eos_token_ids;  ///< ends a generation
   std::optional<std::uint32_t> bos_token_id;

@@ -53,7 +53,7 @@ class ExpertProvider {
 
 struct MoeWeights {
   TrunkMatrix router;           ///< [experts][hidden]
-  std::span<const float> bias;  ///< [experts], for the choice only
+  std::span<const float> bias;  ///< [experts], for the choice only; empty: none
   RouterSpec spec;
   PairActivation act;
   std::size_t inter = 0;                              ///< rows of a routed expert's gate and up
