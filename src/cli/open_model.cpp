@@ -20,7 +20,10 @@ const std::map<std::string, kernels::Precision> precisions = {
     {"hilo14", kernels::Precision::hilo14},
     {"split8", kernels::Precision::split8}};
 const std::map<std::string, engine::Policy> policies = {
-    {"decayed", engine::Policy::decayed_frequency}, {"lru", engine::Policy::lru}};
+    {"decayed", engine::Policy::decayed_frequency},
+    {"fitted", engine::Policy::fitted_score},
+    {"lfru", engine::Policy::sampled_lfru},
+    {"lru", engine::Policy::lru}};
 
 const std::map<std::string, io::Verify> verify_modes = {
     {"off", io::Verify::off}, {"once", io::Verify::once}, {"always", io::Verify::always}};
@@ -125,7 +128,8 @@ OpenedModel open_model(const ModelArguments& a) {
     cache.budget_bytes =
         a.cache_bytes != 0 ? a.cache_bytes : automatic_cache(container, a, out.threads);
     cache.concurrent = out.threads;
-    cache.policy = policies.at(a.policy);
+    cache.make_policy =
+        engine::policy_of_layers(policies.at(a.policy), container.model().num_experts);
     cache.ahead = a.ahead;
     out.container = std::make_shared<model::ContainerWeights>(container, cache);
     out.direct_refused = open.direct_io && !out.container->cache().status().direct_io;

@@ -1,65 +1,56 @@
-// Which expert a full cache gives up: policies behind one interface.
+// Which expert a full cache gives up: the interface that policies share, and their names.
 #pragma once
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <vector>
+#include <optional>
+#include <span>
+#include <string_view>
 
 namespace waste::engine {
 
 /// Ranks experts by what they are worth keeping. Keys number all experts of a container, 0 ..
-/// keys-1. Called under the cache's lock: implementations need none of their own, and no call may
-/// throw once the policy is made.
+/// keys-1, layer by layer. Called under the cache's lock: implementations need none of their own,
+/// and no call may throw once the policy is made. A policy is a function of the calls it got: the
+/// same calls give the same ranks, whatever the clock or the thread.
 class CachePolicy {
  public:
   virtual ~CachePolicy() = default;
+  /// Which keys are one layer: `first_keys` has the first key of each, ascending. Called once,
+  /// before anything else, or not at all: then all keys are one layer. May throw std::bad_alloc.
+  virtual void set_layers(std::span<const std::size_t> first_keys) { (void)first_keys; }
   /// A token begins. Time, for policies that have one, is counted in tokens.
   virtual void begin_token() noexcept {}
-  /// Expert `key` is asked for, resident or not; called before a place is sought for it.
+  /// Expert `key` is asked for, resident or not; called before a place is sought for it, for each
+  /// real demand and for no guess.
   virtual void demand(std::size_t key) noexcept = 0;
   /// Larger is better kept. Comparable between keys at one moment only. An expert worth less than
   /// every resident one is read, used and not kept.
   virtual double worth(std::size_t key) const noexcept = 0;
 };
 
-/// Least recently used goes first; what is asked for is always kept.
-class LruPolicy final : public CachePolicy {
- public:
-  explicit LruPolicy(std::size_t keys) : last_(keys, 0) {}
-  void demand(std::size_t key) noexcept override { last_[key] = ++now_; }
-  double worth(std::size_t key) const noexcept override { return static_cast<double>(last_[key]); }
+/// lru               least recently used goes first, everything asked for is kept
+/// sampled_lfru      of a sample, the least hits per token of age goes first
+/// decayed_frequency counts that halve every few tokens; the lowest is not kept at all
+/// fitted_score      probability of the next use from fitted weights and from past tokens alike
+enum class Policy : std::uint8_t { lru, sampled_lfru, decayed_frequency, fitted_score };
 
- private:
-  std::vector<std::uint64_t> last_;
-  std::uint64_t now_ = 0;
-};
+inline constexpr Policy all_policies[] = {Policy::lru, Policy::sampled_lfru,
+                                          Policy::decayed_frequency, Policy::fitted_score};
 
-/// Decayed frequency: every demand counts 1 when it happens and half as much after each
-/// `half_life` tokens. The count c of a key at time t (in half-lives) is kept as s = t + log2(c),
-/// which does not change as time goes on and orders keys as their counts do.
-class DecayedFrequencyPolicy final : public CachePolicy {
- public:
-  explicit DecayedFrequencyPolicy(std::size_t keys, double half_life = 8.0)
-      : score_(keys, never), step_(1.0 / half_life) {}
-  void begin_token() noexcept override { now_ += step_; }
-  void demand(std::size_t key) noexcept override {
-    score_[key] = now_ + std::log2(1.0 + std::exp2(score_[key] - now_));
-  }
-  double worth(std::size_t key) const noexcept override { return score_[key]; }
+/// "lru", "lfru", "decayed", "fitted": the names of the command line.
+std::string_view to_string(Policy policy) noexcept;
+std::optional<Policy> policy_named(std::string_view name) noexcept;
 
- private:
-  static constexpr double never = -1e300;
-  std::vector<double> score_;
-  double now_ = 0.0, step_;
-};
+/// A policy with its usual parameters for so many keys. Throws std::bad_alloc.
+std::unique_ptr<CachePolicy> make_policy(Policy policy, std::size_t keys);
 
-enum class Policy : std::uint8_t { lru, decayed_frequency };
+/// Makes a policy for so many keys.
+using MakePolicy = std::function<std::unique_ptr<CachePolicy>(std::size_t keys)>;
 
-inline std::unique_ptr<CachePolicy> make_policy(Policy policy, std::size_t keys) {
-  if (policy == Policy::lru) return std::make_unique<LruPolicy>(keys);
-  return std::make_unique<DecayedFrequencyPolicy>(keys);
-}
+/// make_policy(policy, keys), told that keys come in layers of `keys_per_layer`.
+MakePolicy policy_of_layers(Policy policy, std::size_t keys_per_layer);
 
 }  // namespace waste::engine
