@@ -89,6 +89,7 @@ void matvec(const TrunkMatrix& w, std::span<const float> x, std::span<float> y, 
   check_trunk(w);
   check_size("x", x.size(), w.n_cols);
   check_size("y", y.size(), w.n_rows);
+  if (exec.look != nullptr) (*exec.look)(w, {x.data(), 1, x.size()});
   const auto* const matrix = exec.table().matrix;
   over_rows(w.n_rows, w.n_rows * format::trunk_row_bytes(w.fmt, w.n_cols), exec.threads,
             [&](std::size_t begin, std::size_t end) {
@@ -103,6 +104,7 @@ void matmul(const TrunkMatrix& w, MatrixView<const float> x, MatrixView<float> y
   check_size("y", y.cols, w.n_rows);
   check_size("tokens", y.rows, x.rows);
   if (x.rows == 0) return;
+  if (exec.look != nullptr) (*exec.look)(w, x);
   const auto* const matrix = exec.table().matrix;
   over_rows(w.n_rows, x.rows * w.n_rows * format::trunk_row_bytes(w.fmt, w.n_cols), exec.threads,
             [&](std::size_t begin, std::size_t end) {

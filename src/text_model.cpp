@@ -27,21 +27,22 @@ void add_to(MatrixView<float> x, MatrixView<const float> y, const Exec& exec) {
 }  // namespace
 
 void TextModel::attention(const Layer& layer, std::size_t index, Session& session,
-                          MatrixView<const float> x, MatrixView<float> out) const {
+                          MatrixView<const float> x, MatrixView<float> out,
+                          const Exec& exec) const {
   if (layer.kda) {
-    nn::kda(*layer.kda, session.kda(index), x, out, session.scratch_, options_.exec);
+    nn::kda(*layer.kda, session.kda(index), x, out, session.scratch_, exec);
   } else {
     nn::MlaCache cache = session.mla(index, x.rows);
-    nn::mla(*layer.mla, cache, x, out, session.scratch_, session.mla_workers_, options_.exec);
+    nn::mla(*layer.mla, cache, x, out, session.scratch_, session.mla_workers_, exec);
     session.layers_[index].used = cache.used;
   }
 }
 
 void TextModel::ffn(const Layer& layer, std::uint32_t index, Session& session,
-                    MatrixView<const float> x, MatrixView<float> out,
+                    MatrixView<const float> x, MatrixView<float> out, const Exec& exec,
                     const Observer& observer) const {
   if (layer.dense) {
-    nn::ffn(*layer.dense, activation_, x, out, session.scratch_, options_.exec);
+    nn::ffn(*layer.dense, activation_, x, out, session.scratch_, exec);
     return;
   }
   LayerExperts experts(*weights_, index);
@@ -54,7 +55,7 @@ void TextModel::ffn(const Layer& layer, std::uint32_t index, Session& session,
       observer.expert_input(index, expert, kind, x);
     };
   }
-  nn::moe(*layer.moe, experts, x, out, session.scratch_, session.moe_, options_.exec, observe);
+  nn::moe(*layer.moe, experts, x, out, session.scratch_, session.moe_, exec, observe);
 }
 
 /// Names the experts that layer `index` would choose if its attention added nothing, so that their
@@ -91,7 +92,8 @@ void TextModel::chunk(Session& session, std::span<const std::uint32_t> tokens,
   const std::size_t count = tokens.size(), hidden = config().hidden_size;
   const float eps = config().rms_norm_eps;
   const std::uint32_t block = config().attn_res_block_size.value_or(0);
-  const Exec& exec = options_.exec;
+  Exec exec = options_.exec;
+  if (observer.trunk_input) exec.look = &observer.trunk_input;
   nn::Scratch& scratch = session.scratch_;
   const nn::Scratch::Frame frame(scratch);
   MatrixView<float> stream = scratch.matrix(count, hidden);  // the residual stream
@@ -115,7 +117,7 @@ void TextModel::chunk(Session& session, std::span<const std::uint32_t> tokens,
     }
     nn::rms_norm(x, layer.input_norm, eps, input, exec);
     enter(layer.kda ? Phase::kda : Phase::mla);
-    attention(layer, index, session, input, part);
+    attention(layer, index, session, input, part, exec);
     if (block != 0 && index % block == 0) {
       blocks.push_back(stream);  // the sum so far is set aside and starts again
       stream = part;
@@ -130,7 +132,7 @@ void TextModel::chunk(Session& session, std::span<const std::uint32_t> tokens,
     }
     nn::rms_norm(x, layer.post_attention_norm, eps, input, exec);
     enter(layer.dense ? Phase::dense : Phase::mixture);
-    ffn(layer, index, session, input, part, observer);
+    ffn(layer, index, session, input, part, exec, observer);
     add_to(stream, part, exec);
     if (observer.layer) observer.layer(index, stream);
     // In prefill a layer wants most experts anyway.

@@ -4,6 +4,7 @@ namespace waste::cli {
 
 const std::vector<AddCommand> commands = {
     add_convert,
+    add_calibrate,
     add_verify,
     add_info,
     add_run,

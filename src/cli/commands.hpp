@@ -20,13 +20,14 @@ struct Context {
 /// Adds one subcommand (or a family of them) to `app`; its callback sets context.exit_code.
 using AddCommand = void (*)(CLI::App& app, Context& context);
 
-void add_convert(CLI::App& app, Context& context);   // convert.cpp
-void add_verify(CLI::App& app, Context& context);    // verify.cpp
-void add_info(CLI::App& app, Context& context);      // info.cpp: info, plan
-void add_run(CLI::App& app, Context& context);       // run.cpp: run
-void add_eval(CLI::App& app, Context& context);      // eval.cpp: eval, logits
-void add_report(CLI::App& app, Context& context);    // report.cpp
-void add_tokenize(CLI::App& app, Context& context);  // tokenize.cpp: tokenize, detokenize
+void add_convert(CLI::App& app, Context& context);    // convert.cpp
+void add_calibrate(CLI::App& app, Context& context);  // calibrate.cpp
+void add_verify(CLI::App& app, Context& context);     // verify.cpp
+void add_info(CLI::App& app, Context& context);       // info.cpp: info, plan
+void add_run(CLI::App& app, Context& context);        // run.cpp: run
+void add_eval(CLI::App& app, Context& context);       // eval.cpp: eval, logits
+void add_report(CLI::App& app, Context& context);     // report.cpp
+void add_tokenize(CLI::App& app, Context& context);   // tokenize.cpp: tokenize, detokenize
 
 /// In the order that `waste --help` shows them.
 extern const std::vector<AddCommand> commands;

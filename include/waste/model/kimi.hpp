@@ -38,6 +38,10 @@ struct Observer {
   /// needs. Experts run one after another while it is set.
   std::function<void(std::uint32_t layer, ExpertId, format::Kind, std::span<const float>)>
       expert_input;
+  /// The inputs [tokens][cols] of every trunk matrix but the embedding, as weights() names it: the
+  /// views have the payload pointers of Weights::matrix. kv_b_proj's are the rows of the latent
+  /// cache.
+  TrunkLook trunk_input;
   /// A phase begins (norms and residual sums count to the phase before them).
   std::function<void(Phase)> phase;
 };
@@ -82,9 +86,9 @@ class TextModel {
   void chunk(Session& session, std::span<const std::uint32_t> tokens, MatrixView<float> logits,
              const Observer& observer) const;
   void attention(const Layer& layer, std::size_t index, Session& session, MatrixView<const float> x,
-                 MatrixView<float> out) const;
+                 MatrixView<float> out, const Exec& exec) const;
   void ffn(const Layer& layer, std::uint32_t index, Session& session, MatrixView<const float> x,
-           MatrixView<float> out, const Observer& observer) const;
+           MatrixView<float> out, const Exec& exec, const Observer& observer) const;
   void guess_experts(std::uint32_t index, Session& session, MatrixView<const float> stream,
                      std::span<const MatrixView<float>> blocks) const;
   std::size_t default_chunk() const noexcept;

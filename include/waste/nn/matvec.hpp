@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <Eigen/Core>
+#include <functional>
 #include <span>
 
 #include "waste/arch/tags.hpp"
@@ -16,6 +17,9 @@
 
 namespace waste {
 
+/// Shown the inputs x [tokens][cols] of a product with a trunk matrix.
+using TrunkLook = std::function<void(const TrunkMatrix&, MatrixView<const float>)>;
+
 /// How to run: on which tier, on how many threads, at which precision of VQ tables. The result
 /// depends on the precision only: every thread count gives the same bits, and so does every tier
 /// with fused multiply-add.
@@ -23,6 +27,7 @@ struct Exec {
   const kernels::KernelTable* kernels = nullptr;  ///< null: kernels::active_kernels()
   unsigned threads = 1;                           ///< 0: all that the process may use
   kernels::Precision precision = kernels::Precision::exact;
+  const TrunkLook* look = nullptr;  ///< called by matvec and matmul of trunk matrices; null: none
 
   const kernels::KernelTable& table() const {
     return kernels != nullptr ? *kernels : kernels::active_kernels();

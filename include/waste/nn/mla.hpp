@@ -103,6 +103,7 @@ inline void mla(const MlaWeights& w, MlaCache& cache, MatrixView<const float> x,
   matmul(w.kv_a, x, rows, exec);
   const MatrixView<float> latent(rows.data, tokens, rank, width);
   rms_norm(latent, w.kv_a_norm, w.eps_a, latent, exec);
+  if (exec.look != nullptr) (*exec.look)(w.kv_b, latent);  // absorbed, but these are its inputs
 
   // Queries in the space of the cache, [q_nope absorbed | q_rope].
   const auto qt = scratch.matrix(tokens, heads * width);

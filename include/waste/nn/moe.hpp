@@ -157,6 +157,7 @@ inline void moe(const MoeWeights& w, ExpertProvider& provider, MatrixView<const 
 
   Exec one = exec;
   one.threads = 1;
+  one.look = nullptr;  // plain experts are no part of the trunk
   if (const auto books = provider.codebooks()) {
     if (space.gate.size() < tokens) {
       space.gate.resize(tokens);

@@ -32,6 +32,8 @@ class InputMoments {
   std::uint64_t count() const noexcept { return count_; }
   /// Mean of x[i] x[j]; 0 outside the blocks and where nothing was seen.
   double mean(std::size_t i, std::size_t j) const noexcept;
+  /// True when some input was not zero: what a MomentFactor needs.
+  bool any() const noexcept;
   /// The lower triangles of the blocks as sums, block after block, [i][0 .. i] row by row: what a
   /// file holds. set_sums() is the inverse and throws Error (shape) for another size.
   std::span<const double> sums() const noexcept { return sums_; }
