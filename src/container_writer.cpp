@@ -70,9 +70,10 @@ std::span<std::uint8_t> RecordBuffer::scales(Kind kind) noexcept {
 }
 
 std::span<const std::uint8_t> RecordBuffer::seal(LayerId layer, ExpertId expert,
-                                                 std::uint32_t codebook_base) {
+                                                 std::uint32_t codebook_base, std::uint8_t flags) {
   std::fill(bytes_.data() + layout_.payload_end, bytes_.data() + bytes_.size(), std::uint8_t{0});
   format::ExpertRecordHeader header = format::make_header(layout_, layer, expert, codebook_base);
+  header.flags = flags;
   header.crc32 = crc32({bytes_.data() + format::record_header_bytes,
                         layout_.payload_end - format::record_header_bytes});
   format::store_record_header(bytes_.data(), header);
@@ -327,12 +328,12 @@ void ContainerWriter::finish() {
 }
 
 void remove_parts(const fs::path& directory) {
-  constexpr std::string_view stems[] = {"experts-L",        "checksums",
-                                        "codebooks",        "trunk.",
-                                        "manifest.json",    "chat",
-                                        "tokenizer.model",  "specials.json",
-                                        "vision.",          "generation_config.json",
-                                        "convert-plan.json"};
+  constexpr std::string_view stems[] = {"experts-L",         "checksums",
+                                        "codebooks",         "trunk.",
+                                        "manifest.json",     "chat",
+                                        "tokenizer.model",   "specials.json",
+                                        "vision.",           "generation_config.json",
+                                        "convert-plan.json", "usage.waste"};
   std::error_code ec;
   std::vector<fs::path> parts;
   for (const fs::directory_entry& e : fs::directory_iterator(directory, ec)) {

@@ -15,7 +15,6 @@ namespace {
 namespace fs = std::filesystem;
 using detail::plan_name;
 
-constexpr std::uint64_t max_plan_bytes = 64u << 20;
 constexpr std::uint64_t side_file_allowance = 64u << 20;
 
 bool is_container_file(const std::string& name) {
@@ -40,17 +39,6 @@ void remove_container(const fs::path& directory) {
     if (ec) throw Error(fault(Errc::io, "remove"), f.string(), ec.message());
   }
   io::remove_parts(directory);
-}
-
-/// Holds convert-plan.json locked: shared by slices of layers, alone for a run that finishes.
-io::File lock_plan(const fs::path& path, bool shared) {
-  io::File file = io::File::open(path);
-  const int mode = (shared ? LOCK_SH : LOCK_EX) | LOCK_NB;
-  if (::flock(file.native_handle(), mode) != 0 && errno == EWOULDBLOCK) {
-    throw Error(fault(Errc::exists, "lock"), path.string(),
-                "another process is converting into this directory");
-  }
-  return file;
 }
 
 std::uint64_t allocated_bytes(const fs::path& path) {
@@ -82,8 +70,12 @@ void validate_options(const ConvertOptions& options) {
   if (options.trunk_bits != 3 && options.trunk_bits != 4 && options.trunk_bits != 8) {
     throw Error(fault(Errc::bad_argument, "trunk bits", options.trunk_bits, 4));
   }
-  if (options.layers && options.merge_only) {
-    throw Error(fault(Errc::bad_argument, "layers"), {}, "a slice of layers cannot be a merge");
+  if (options.layers.has_value() + options.merge_only + options.trunk_only > 1) {
+    throw Error(fault(Errc::bad_argument, "layers"), {},
+                "wanted one of: a slice of layers, the trunk alone, the finish alone");
+  }
+  if (!options.calibration.empty() && !(options.damping > 0 && options.damping <= 1e6)) {
+    throw Error(fault(Errc::bad_argument, "damping"), {}, "wanted a positive number");
   }
 }
 
@@ -99,7 +91,7 @@ double total_work(const Checkpoint& source, const io::ContainerWriter& writer,
   for (const format::BankEntry& b : writer.manifest().layers) {
     const bool wanted =
         !options.layers || (b.layer >= options.layers->first && b.layer <= options.layers->second);
-    if (wanted && !writer.has_bank(LayerId{b.layer})) work += layer;
+    if (wanted && !options.trunk_only && !writer.has_bank(LayerId{b.layer})) work += layer;
   }
   if (!options.layers && !writer.has_trunk()) {
     for (const TrunkSource& t : source.trunk()) {
@@ -109,19 +101,50 @@ double total_work(const Checkpoint& source, const io::ContainerWriter& writer,
   return work;
 }
 
-/// Makes sure that the directory may be written: empty, or its plan is this one. Returns false
-/// when a finished container with this very plan is there and only leftovers must go.
-bool settle_destination(const fs::path& directory, const JsonValue& plan,
-                        const ConvertOptions& options) {
+std::vector<LayerId> wanted_layers(const io::ContainerWriter& writer,
+                                   const ConvertOptions& options) {
+  std::vector<LayerId> out;
+  for (const format::BankEntry& b : writer.manifest().layers) {
+    if (!options.layers ||
+        (b.layer >= options.layers->first && b.layer <= options.layers->second)) {
+      out.push_back(LayerId{b.layer});
+    }
+  }
+  if (out.empty()) {
+    throw Error(fault(Errc::bad_argument, "layers"), {},
+                "layers with experts are " +
+                    std::to_string(writer.manifest().layers.front().layer) + " to " +
+                    std::to_string(writer.manifest().layers.back().layer));
+  }
+  return out;
+}
+
+}  // namespace
+
+namespace detail {
+
+io::File lock_plan(const fs::path& path, bool shared) {
+  io::File file = io::File::open(path);
+  const int mode = (shared ? LOCK_SH : LOCK_EX) | LOCK_NB;
+  if (::flock(file.native_handle(), mode) != 0 && errno == EWOULDBLOCK) {
+    throw Error(fault(Errc::exists, "lock"), path.string(),
+                "another process is converting into this directory");
+  }
+  return file;
+}
+
+JsonValue read_plan(const fs::path& path) {
+  return parse_json(io::read_text(path, max_plan_bytes), path.string());
+}
+
+bool settle_destination(const fs::path& directory, const JsonValue& plan, bool replace) {
   std::error_code ec;
   const fs::path plan_path = directory / plan_name;
-  if (options.replace && !options.layers && !options.merge_only) remove_container(directory);
+  if (replace) remove_container(directory);
   const bool has_plan = fs::exists(plan_path, ec);
   const bool has_manifest = fs::exists(directory / "manifest.json", ec);
   if (has_plan) {
-    detail::require_same_plan(
-        parse_json(io::read_text(plan_path, max_plan_bytes), plan_path.string()), plan,
-        plan_path.string());
+    require_same_plan(read_plan(plan_path), plan, plan_path.string());
     return !has_manifest;
   }
   if (has_manifest) {
@@ -143,24 +166,6 @@ bool settle_destination(const fs::path& directory, const JsonValue& plan,
   return true;
 }
 
-std::vector<LayerId> wanted_layers(const io::ContainerWriter& writer,
-                                   const ConvertOptions& options) {
-  std::vector<LayerId> out;
-  for (const format::BankEntry& b : writer.manifest().layers) {
-    if (!options.layers ||
-        (b.layer >= options.layers->first && b.layer <= options.layers->second)) {
-      out.push_back(LayerId{b.layer});
-    }
-  }
-  if (out.empty()) {
-    throw Error(fault(Errc::bad_argument, "layers"), {},
-                "layers with experts are " +
-                    std::to_string(writer.manifest().layers.front().layer) + " to " +
-                    std::to_string(writer.manifest().layers.back().layer));
-  }
-  return out;
-}
-
 void fill_sizes(const io::ContainerWriter& writer, ConvertReport& report) {
   const format::Manifest& m = writer.manifest();
   const std::uint64_t weights = 3 * m.layout.shape.inter * m.layout.shape.width;
@@ -176,7 +181,7 @@ void fill_sizes(const io::ContainerWriter& writer, ConvertReport& report) {
   }
 }
 
-}  // namespace
+}  // namespace detail
 
 ConvertReport convert(const fs::path& source_dir, const fs::path& destination,
                       const ConvertOptions& options) {
@@ -189,15 +194,22 @@ ConvertReport convert(const fs::path& source_dir, const fs::path& destination,
   const Checkpoint source = Checkpoint::open(source_dir);
   const io::ContainerPlan container = container_plan(source, options);
   io::make_manifest(container);  // refuse what cannot be written before touching the disk
-  const std::vector<SideFile> beside = side_files(source);
-  const JsonValue plan = detail::plan_of(source, options);
+  const auto opened = detail::open_calibration(source, options);
+  const CalibrationFile* const calibration = opened ? &*opened : nullptr;
+  std::vector<SideFile> beside = side_files(source);
+  if (calibration) {
+    beside.push_back({"usage.waste", detail::usage_bytes(*calibration, source.model())});
+  }
+  const JsonValue plan = detail::plan_of(source, options, calibration);
   ConvertReport report;
   report.memory_bytes = convert_memory_bytes(source, options);
 
-  const bool unfinished = settle_destination(destination, plan, options);
+  const bool slice = options.layers || options.trunk_only;
+  const bool unfinished = detail::settle_destination(
+      destination, plan, options.replace && !slice && !options.merge_only);
   const fs::path plan_path = destination / plan_name;
   if (!unfinished) {
-    const io::File lock = lock_plan(plan_path, false);
+    const io::File lock = detail::lock_plan(plan_path, false);
     io::remove_parts(destination);
     fs::remove(plan_path, ec);
     report.complete = true;
@@ -214,29 +226,38 @@ ConvertReport convert(const fs::path& source_dir, const fs::path& destination,
     throw;
   }
   if (!fs::exists(plan_path, ec)) io::write_atomically(plan_path, dump_json(plan, 1));
-  const io::File lock = lock_plan(plan_path, options.layers.has_value());
+  const io::File lock = detail::lock_plan(plan_path, slice);
 
   detail::ProgressSink progress(options, total_work(source, writer, options));
-  if (!options.merge_only) {
+  if (!options.merge_only && !options.trunk_only) {
     for (const LayerId layer : layers) {
-      detail::convert_layer(source, writer, layer, options, progress, report);
+      detail::convert_layer(source, writer, layer, options, calibration, progress, report);
     }
   }
-  if (!options.layers) {
+  if (options.trunk_only) {
+    if (!writer.has_trunk()) {
+      detail::convert_trunk(source, writer, options, calibration, progress);
+    }
+    for (const SideFile& f : beside) writer.write_side_file(f.name, f.bytes);
+    io::write_atomically(destination / detail::manifest_part_name,
+                         format::dump_manifest(writer.manifest()));
+  } else if (!options.layers) {
     for (const LayerId layer : layers) {
       if (!writer.has_bank(layer)) {
         throw Error(fault(Errc::missing, "experts").at(layer), destination.string(),
                     "convert this layer first");
       }
     }
-    if (!writer.has_trunk()) detail::convert_trunk(source, writer, options, progress);
+    if (!writer.has_trunk()) {
+      detail::convert_trunk(source, writer, options, calibration, progress);
+    }
     progress.stage("finish", 0);
     for (const SideFile& f : beside) writer.write_side_file(f.name, f.bytes);
     writer.finish();
     fs::remove(plan_path, ec);
     report.complete = true;
   }
-  fill_sizes(writer, report);
+  detail::fill_sizes(writer, report);
   return report;
 }
 
@@ -248,8 +269,10 @@ std::uint64_t convert_memory_bytes(const Checkpoint& source, const ConvertOption
   const std::uint64_t matrix = 4 * shape.inter * shape.width;
   const detail::SampleShape sample = detail::sample_shape(model, options);
   const std::uint64_t training = 2 * format::kinds * sample.experts * sample.vectors * 32;
-  return detail::jobs_of(options) * (matrix + layout.record_bytes + (std::uint64_t{16} << 20)) +
-         training;
+  const unsigned jobs = detail::jobs_of(options);
+  const auto calibration = detail::open_calibration(source, options);
+  return jobs * (matrix + layout.record_bytes + (std::uint64_t{16} << 20)) + training +
+         (calibration ? detail::calibration_memory_bytes(*calibration, model, options, jobs) : 0);
 }
 
 }  // namespace waste::convert

@@ -59,7 +59,8 @@ std::vector<float> train_layer(const Checkpoint& source, LayerId layer,
 }  // namespace
 
 void convert_layer(const Checkpoint& source, const io::ContainerWriter& writer, LayerId layer,
-                   const ConvertOptions& options, ProgressSink& progress, ConvertReport& report) {
+                   const ConvertOptions& options, const CalibrationFile* calibration,
+                   ProgressSink& progress, ConvertReport& report) {
   const format::ModelConfig& model = source.model();
   if (writer.has_bank(layer) && writer.has_codebooks(layer)) {
     report.records_kept += model.num_experts;
@@ -96,7 +97,14 @@ void convert_layer(const Checkpoint& source, const io::ContainerWriter& writer, 
   encode.seed = options.seed;
   encode.threads = 1;
   const std::size_t kind_books = books.size() / format::kinds;
-  std::vector<std::array<quant::EncodeStats, format::kinds>> stats(todo.size());
+  std::optional<LayerCalibration> calibrated;
+  if (calibration && !todo.empty()) {
+    calibrated.emplace(*calibration, layer, books, encode, options);
+  }
+  struct Coded {
+    std::array<quant::EncodeStats, format::kinds> plain, output;
+  };
+  std::vector<Coded> stats(todo.size());
   std::atomic<bool> failed{false};
   parallel_for(todo.size(), jobs, [&](std::size_t i) {
     if (failed.load(std::memory_order_relaxed)) return;
@@ -109,13 +117,19 @@ void convert_layer(const Checkpoint& source, const io::ContainerWriter& writer, 
         const auto k = static_cast<std::size_t>(kind);
         const MatrixView<float> view(matrix.data(), shape.rows(kind), shape.cols(kind));
         source.read_expert_rows(layer, expert, kind, 0, view);
-        stats[i][k] = naming(source, layer, expert, kind, [&] {
-          return quant::encode_matrix(view, books.data() + k * kind_books, encode,
-                                      record.indices(kind).data(), record.scales(kind).data());
+        const auto encoder = calibrated ? calibrated->encoder(expert, kind) : nullptr;
+        const quant::EncodeStats one = naming(source, layer, expert, kind, [&] {
+          std::uint8_t* const indices = record.indices(kind).data();
+          std::uint8_t* const scales = record.scales(kind).data();
+          return encoder ? encoder->encode(view, indices, scales)
+                         : quant::encode_matrix(view, books.data() + k * kind_books, encode,
+                                                indices, scales);
         });
-        sum += stats[i][k];
+        (encoder ? stats[i].output : stats[i].plain)[k] = one;
+        sum += one;
       }
-      bank.write(expert, record.seal(layer, expert, writer.codebook_base(layer)));
+      const std::uint8_t flags = calibrated ? calibrated->flags(expert) : std::uint8_t{0};
+      bank.write(expert, record.seal(layer, expert, writer.codebook_base(layer), flags));
       progress.add(static_cast<double>(3 * weights), 3 * weights, sum);
     } catch (...) {
       failed = true;
@@ -124,8 +138,14 @@ void convert_layer(const Checkpoint& source, const io::ContainerWriter& writer, 
   });
   bank.publish();
   report.records_written += todo.size();
-  for (const auto& s : stats) {
-    for (std::size_t k = 0; k < format::kinds; ++k) report.error[k] += s[k];
+  for (const Coded& s : stats) {
+    bool used = false;
+    for (std::size_t k = 0; k < format::kinds; ++k) {
+      report.error[k] += s.plain[k];
+      report.output_error[k] += s.output[k];
+      used = used || s.output[k].squared_norm > 0;
+    }
+    report.records_calibrated += used;
   }
 }
 

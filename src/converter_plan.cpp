@@ -110,7 +110,8 @@ SampleShape sample_shape(const format::ModelConfig& model, const ConvertOptions&
   return out;
 }
 
-JsonValue plan_of(const Checkpoint& source, const ConvertOptions& options) {
+JsonValue plan_of(const Checkpoint& source, const ConvertOptions& options,
+                  const CalibrationFile* calibration) {
   JsonValue plan;
   plan.set("waste", version_string);
   JsonValue& fmt = plan;
@@ -124,6 +125,8 @@ JsonValue plan_of(const Checkpoint& source, const ConvertOptions& options) {
   fmt.set("router", name_of(options.router));
   fmt.set("cb_sample", options.codebook_sample);
   fmt.set("seed", options.seed);
+  fmt.set("calibration", calibration ? JsonValue(calibration->identity()) : JsonValue());
+  fmt.set("damping", calibration ? JsonValue(options.damping) : JsonValue());
   plan.set("source config", crc_of(dump_json(source.raw_config())));
   JsonValue shards;
   for (const io::Safetensors::Shard& s : source.files().shards()) {

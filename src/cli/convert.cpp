@@ -15,7 +15,8 @@ namespace waste::cli {
 namespace {
 
 struct Arguments {
-  std::string source, destination, layers;
+  std::string source, destination, layers, calibration;
+  std::vector<std::string> merge;  ///< destination, then parts
   convert::ConvertOptions options;
   std::string format = "vq3r", effort = "default", router = "follow", trunk_scale = "search";
   bool json = false, quiet = false;
@@ -36,7 +37,9 @@ std::optional<std::pair<std::uint32_t, std::uint32_t>> parse_range(const std::st
 }
 
 std::string range_error(const std::string& text) {
-  return parse_range(text) ? "" : "wants a layer or a range A-B, got " + text;
+  return text == "trunk" || parse_range(text)
+             ? ""
+             : "wants a layer, a range A-B or the word trunk, got " + text;
 }
 
 void resolve(Arguments& a) {
@@ -55,7 +58,9 @@ void resolve(Arguments& a) {
   a.options.router = routers.at(a.router);
   a.options.trunk_scale =
       a.trunk_scale == "search" ? quant::GroupScale::search : quant::GroupScale::absmax;
-  if (!a.layers.empty()) a.options.layers = parse_range(a.layers);
+  a.options.trunk_only = a.layers == "trunk";
+  if (!a.layers.empty() && !a.options.trunk_only) a.options.layers = parse_range(a.layers);
+  a.options.calibration = a.calibration;
 }
 
 void print_json(const convert::ConvertReport& r, double seconds) {
@@ -77,13 +82,22 @@ void print_json(const convert::ConvertReport& r, double seconds) {
     if (s.squared_norm > 0) errors.set(std::string(to_string(kind)), s.relative_error());
   }
   out.set("relative_error", std::move(errors));
+  out.set("records_calibrated", r.records_calibrated);
+  JsonValue outputs(JsonValue::Object{});
+  for (const auto kind : {format::Kind::gate, format::Kind::up, format::Kind::down}) {
+    const quant::EncodeStats& s = r.output_error[static_cast<std::size_t>(kind)];
+    if (s.squared_norm > 0) outputs.set(std::string(to_string(kind)), s.relative_error());
+  }
+  out.set("relative_output_error", std::move(outputs));
   std::printf("%s\n", dump_json(out).c_str());
 }
 
 void print_report(const Arguments& a, const convert::ConvertReport& r, double seconds) {
   if (!r.complete) {
-    std::printf("%u of %u layers are converted; run again without --layers to finish.\n",
-                r.layers_done, r.layers_total);
+    std::printf(
+        "%s%u of %u layers are converted here; run again without --layers to finish, or join "
+        "slices with --merge.\n",
+        a.options.trunk_only ? "The trunk and " : "", r.layers_done, r.layers_total);
     return;
   }
   if (r.layers_total == 0) {
@@ -97,18 +111,32 @@ void print_report(const Arguments& a, const convert::ConvertReport& r, double se
       8.0 * static_cast<double>(r.expert_bytes) / static_cast<double>(r.expert_weights),
       static_cast<double>(r.trunk_bytes) / 1e6,
       8.0 * static_cast<double>(r.trunk_bytes) / static_cast<double>(r.trunk_weights));
+  if (!a.merge.empty()) return;
   std::printf("%llu records written, %llu kept from an earlier run, %.1f s",
               static_cast<unsigned long long>(r.records_written),
               static_cast<unsigned long long>(r.records_kept), seconds);
-  if (r.records_written > 0) {
-    std::printf("; relative error gate %.2f %%, up %.2f %%, down %.2f %%",
-                100 * r.error[0].relative_error(), 100 * r.error[1].relative_error(),
-                100 * r.error[2].relative_error());
-  }
+  const auto errors = [](const char* of, const auto& e) {
+    std::printf("; relative error%s gate %.2f %%, up %.2f %%, down %.2f %%", of,
+                100 * e[0].relative_error(), 100 * e[1].relative_error(),
+                100 * e[2].relative_error());
+  };
+  if (r.records_written > r.records_calibrated) errors("", r.error);
+  if (r.records_calibrated > 0) errors(" of calibrated experts' output", r.output_error);
   std::printf("\n");
 }
 
 void run(Arguments& a) {
+  if (!a.merge.empty()) {
+    a.destination = a.merge.front();
+    const convert::ConvertReport report =
+        convert::merge(a.destination, {a.merge.begin() + 1, a.merge.end()});
+    if (a.json) {
+      print_json(report, 0);
+    } else {
+      print_report(a, report, 0);
+    }
+    return;
+  }
   resolve(a);
   const auto start = std::chrono::steady_clock::now();
   Progress line("convert", a.quiet);
@@ -147,11 +175,9 @@ void add_convert(CLI::App& app, Context& context) {
   auto a = std::make_shared<Arguments>();
   CLI::App* cmd = app.add_subcommand("convert", "Convert a checkpoint to a WASTE container");
   cmd->add_option("source", a->source,
-                  "Checkpoint: config.json, safetensors shards with their index, tokenizer")
-      ->required();
+                  "Checkpoint: config.json, safetensors shards with their index, tokenizer");
   cmd->add_option("destination", a->destination,
-                  "Container directory to create; a conversion that was interrupted continues")
-      ->required();
+                  "Container directory to create; a conversion that was interrupted continues");
   cmd->add_option("--format", a->format, "Format of the experts")
       ->check(CLI::IsMember({"vq3r", "vq4p", "vq2r"}))
       ->capture_default_str();
@@ -169,12 +195,24 @@ void add_convert(CLI::App& app, Context& context) {
   cmd->add_option("--router", a->router, "Format of the routers; follow: as the trunk")
       ->check(CLI::IsMember({"follow", "f32", "q8", "q4"}))
       ->capture_default_str();
+  cmd->add_option("--calibration", a->calibration,
+                  "File of waste calibrate: code experts and trunk for the least error of their "
+                  "output, and bake which experts are used most");
+  cmd->add_option("--damping", a->options.damping,
+                  "With --calibration: added to the moments' diagonal, in parts of its mean")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   cmd->add_option("--layers", a->layers,
-                  "Convert only the experts of layers A-B and stop; slices may run as separate "
-                  "jobs into one directory")
-      ->check(CLI::Validator(range_error, "A-B"));
-  cmd->add_flag("--merge", a->options.merge_only,
-                "Finish a conversion whose layers were all converted with --layers");
+                  "Convert only the experts of layers A-B and stop, or only the word trunk; slices "
+                  "may run as separate jobs, into one directory or into one each for --merge")
+      ->check(CLI::Validator(range_error, "A-B|trunk"));
+  cmd->add_flag("--finish", a->options.merge_only,
+                "Finish a conversion whose layers were all converted into this directory");
+  cmd->add_option("--merge", a->merge,
+                  "OUT PART...: join slices made by --layers in directories of their own; together "
+                  "every layer once, and the trunk")
+      ->expected(2, 1 << 20)
+      ->type_name("OUT PART...");
   cmd->add_option("--cb-sample", a->options.codebook_sample,
                   "Experts per layer that codebooks are trained on (0: 12, more where small)")
       ->capture_default_str();
@@ -194,6 +232,12 @@ void add_convert(CLI::App& app, Context& context) {
   cmd->footer("Families of checkpoints: " + families +
               ".\nThe first covers Kimi-Linear and K3, which waste run knows.");
   cmd->callback([a, &context] {
+    if (a->merge.empty() && a->destination.empty()) {
+      throw CLI::RequiredError(a->source.empty() ? "source" : "destination");
+    }
+    if (!a->merge.empty() && !a->source.empty()) {
+      throw CLI::ExcludesError("--merge", "source");
+    }
     run(*a);
     context.exit_code = exit_ok;
   });

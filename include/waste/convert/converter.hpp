@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -30,7 +31,7 @@ struct ConvertProgress {
   double done = 0;          ///< work done, of `total`; the unit is the cost of coding one weight
   double total = 0;
   std::uint64_t weights = 0;  ///< expert weights coded by this run so far
-  double relative_error = 0;  ///< of those weights, so far
+  double relative_error = 0;  ///< of those weights so far; of their output where calibrated
 };
 
 struct ConvertOptions {
@@ -43,10 +44,13 @@ struct ConvertOptions {
   std::uint32_t codebook_sample = 0;  ///< experts sampled per layer; 0: at least 12, and enough
                                       ///< for 300,000 vectors where the layer has them
   std::uint64_t seed = 0;
+  std::filesystem::path calibration;  ///< file of model::calibrate; empty: none
+  double damping = 0.01;  ///< with it: added to the moments' diagonal, in parts of its mean
 
   // These do not.
   std::optional<std::pair<std::uint32_t, std::uint32_t>> layers;  ///< first and last: only these
                                                                   ///< layers' experts, no finish
+  bool trunk_only = false;  ///< only trunk and side files, no finish: for merge()
   bool merge_only = false;  ///< finish; Error(missing) where a layer's experts are not there yet
   bool replace = false;     ///< remove a container (or a conversion) that is in the way first
   unsigned jobs = 0;        ///< threads; 0: available_threads()
@@ -59,9 +63,11 @@ struct ConvertOptions {
 struct ConvertReport {
   bool complete = false;  ///< manifest.json is published (not so for a slice of layers)
   std::uint32_t layers_done = 0, layers_total = 0;
-  std::uint64_t records_written = 0, records_kept = 0;    ///< kept: from an interrupted run
-  std::array<quant::EncodeStats, format::kinds> error{};  ///< of the records written
-  std::uint64_t expert_weights = 0, expert_bytes = 0;     ///< of the whole container
+  std::uint64_t records_written = 0, records_kept = 0;           ///< kept: from an interrupted run
+  std::uint64_t records_calibrated = 0;                          ///< of those written
+  std::array<quant::EncodeStats, format::kinds> error{};         ///< of the others
+  std::array<quant::EncodeStats, format::kinds> output_error{};  ///< of calibrated records' output
+  std::uint64_t expert_weights = 0, expert_bytes = 0;            ///< of the whole container
   std::uint64_t trunk_weights = 0, trunk_bytes = 0;
   std::uint64_t memory_bytes = 0;  ///< convert_memory_bytes of this run
 };
@@ -83,11 +89,31 @@ struct ConvertReport {
 /// generation_config.json verbatim, because its eos_token_id may hold more than config.json's,
 /// which the manifest repeats verbatim.
 ///
+/// With a calibration, experts that its text used are coded for the least error of their output on
+/// that text (quant::CalibratedEncoder): by moments of their own where the file has them, on top of
+/// their layer's, and the others as without one; grouped trunk tensors with error feedback
+/// (quant::quantize_groups_calibrated) unless trunk_scale is absmax. Its use counts are baked:
+/// usage.waste lists the experts met, and the records of hot_experts() bear the hot hint.
+///
 /// Throws Error: exists (a container or foreign files are in the way), mismatch (the unfinished
 /// conversion there has another plan; the message says which option), no_space, out_of_range (a
 /// weight that is not finite), and what Checkpoint::open and the writers throw.
 ConvertReport convert(const std::filesystem::path& source, const std::filesystem::path& destination,
                       const ConvertOptions& options = {});
+
+/// Joins slices of one conversion, made on any machines with the same options and copied or mounted
+/// here: directories of runs with `layers` that cover every layer once, and of one with
+/// `trunk_only`. The container is byte for byte that of a single run. Files are linked where the
+/// file system can and copied otherwise; the parts stay. After a kill the same call continues.
+/// Throws Error: bad_argument (no parts), missing (a directory that is no slice; a layer or the
+/// trunk that is in none), duplicate (a layer in two), mismatch (slices with other options or
+/// another source), exists as convert(), and what the writers throw.
+ConvertReport merge(const std::filesystem::path& destination,
+                    const std::vector<std::filesystem::path>& parts);
+
+/// Which experts of a layer are hot: the fewest of the most used that have half of its uses (the
+/// lower number first at a tie), 1 each.
+std::vector<std::uint8_t> hot_experts(std::span<const std::uint64_t> uses);
 
 /// Format of one trunk tensor: F32 for one dimension, for fewer than 65,536 elements and where a
 /// grouped format would take no fewer bytes; else Q8G for the embedding, the head, vision and MTP
@@ -98,7 +124,8 @@ format::Fmt trunk_format(const TrunkSource& tensor, const ConvertOptions& option
 io::ContainerPlan container_plan(const Checkpoint& source, const ConvertOptions& options);
 
 /// Upper estimate of the memory of a conversion: per job the largest expert matrix in f32 and one
-/// record, or a trunk slab; and the codebook sample. Headers of the source are not counted.
+/// record, or a trunk slab; the codebook sample; with a calibration what prepares an encoder, once
+/// a kind and once a job. Headers of the source are not counted.
 std::uint64_t convert_memory_bytes(const Checkpoint& source, const ConvertOptions& options);
 
 /// A small file that a container carries beside its weights.

@@ -27,8 +27,10 @@ class RecordBuffer {
   std::span<std::uint8_t> indices(format::Kind kind) noexcept;
   /// f16 row scales of `kind`, two bytes a row.
   std::span<std::uint8_t> scales(format::Kind kind) noexcept;
-  /// Writes header and crc32 and zeroes the padding; returns the whole record.
-  std::span<const std::uint8_t> seal(LayerId layer, ExpertId expert, std::uint32_t codebook_base);
+  /// Writes header and crc32 and zeroes the padding; returns the whole record. `flags`: hints, of
+  /// format::record_flags.
+  std::span<const std::uint8_t> seal(LayerId layer, ExpertId expert, std::uint32_t codebook_base,
+                                     std::uint8_t flags = 0);
 
  private:
   format::RecordLayout layout_;
