@@ -9,6 +9,7 @@ const std::vector<AddCommand> commands = {
     add_info,
     add_run,
     add_eval,
+    add_trace,
     add_report,
     add_tokenize,
 };

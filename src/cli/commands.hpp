@@ -26,6 +26,7 @@ void add_verify(CLI::App& app, Context& context);     // verify.cpp
 void add_info(CLI::App& app, Context& context);       // info.cpp: info, plan
 void add_run(CLI::App& app, Context& context);        // run.cpp: run
 void add_eval(CLI::App& app, Context& context);       // eval.cpp: eval, logits
+void add_trace(CLI::App& app, Context& context);      // trace.cpp
 void add_report(CLI::App& app, Context& context);     // report.cpp
 void add_tokenize(CLI::App& app, Context& context);   // tokenize.cpp: tokenize, detokenize
 

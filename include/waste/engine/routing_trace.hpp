@@ -1,0 +1,48 @@
+// Routing traces: which experts each token chose in each layer, and the best any cache could do.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string_view>
+#include <vector>
+
+#include "waste/core/error.hpp"
+
+namespace waste::engine {
+
+/// A recorded run. Layers are those with experts, numbered from 0.
+struct RoutingTrace {
+  std::size_t layers = 0;
+  std::size_t experts = 0;  ///< of each layer: the largest number that occurs, and one
+  std::vector<std::vector<std::uint16_t>> choices;  ///< [tokens * layers], distinct, in file order
+
+  std::size_t tokens() const noexcept { return layers == 0 ? 0 : choices.size() / layers; }
+  const std::vector<std::uint16_t>& at(std::size_t token, std::size_t layer) const noexcept {
+    return choices[token * layers + layer];
+  }
+  /// Experts asked for by tokens [first, end).
+  std::uint64_t demands(std::size_t first, std::size_t end) const noexcept;
+  /// What one token reads on the average, rounded up: the working set in records.
+  std::uint64_t working_set() const noexcept;
+  /// The first `n` tokens.
+  RoutingTrace prefix(std::size_t n) const;
+};
+
+inline constexpr std::uint64_t trace_limit_bytes = std::uint64_t{1} << 30;
+inline constexpr std::size_t trace_limit_experts = 65536;
+
+/// Reads lines of {"tok": n, "layers": [[expert, ...], ...]}, one a token: the experts that the
+/// token chose in each layer that has experts, in any order. Other members, and empty lines, are
+/// ignored. Throws Error naming file and line: bad_json; bad_field where "layers" is missing or
+/// something else, a layer is empty or names an expert twice; out_of_range; mismatch where a line
+/// has other than the first line's number of layers; truncated for a file without tokens.
+RoutingTrace read_trace(const std::filesystem::path& path);
+/// The same from a text; `file` is for messages.
+RoutingTrace parse_trace(std::string_view text, std::string_view file);
+
+/// Hits of each token under Belady's optimum with `records` places: what is asked for the farthest
+/// in the future is given up, or not kept at all. A layer's experts are there or not when the layer
+/// begins; no cache that sees only the past can do better.
+std::vector<std::uint32_t> optimal_hits(const RoutingTrace& trace, std::size_t records);
+
+}  // namespace waste::engine
