@@ -60,11 +60,18 @@ JsonValue bytes_json(const Container& c) {
   return out;
 }
 
+/// Null for a family of models whose memory no plan here knows.
 JsonValue plan_json(const Container& c, std::uint64_t context) {
   engine::PlanOptions options;
   options.context_tokens = context;
   options.threads = available_threads();
-  const engine::MemoryPlan plan = engine::plan_memory(c.manifest(), options);
+  engine::MemoryPlan plan;
+  try {
+    plan = engine::plan_memory(c.manifest(), options);
+  } catch (const Error& e) {
+    if (e.code() != Errc::unsupported) throw;
+    return {};
+  }
   JsonValue out;
   out.set("context_tokens", context);
   out.set("trunk_bytes", plan.trunk_bytes);

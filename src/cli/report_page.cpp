@@ -264,7 +264,7 @@ std::string report_page(const JsonValue& report) {
     out += section(heading, v && !v->is_null() ? draw(*v) : note(how));
   };
   part("bytes", "Where the bytes are", "", bytes_part);
-  part("plan", "Memory plan", "", plan_part);
+  part("plan", "Memory plan", "There is no plan for this family of models.", plan_part);
   part("errors", "Error per layer and kind",
        "Not measured: give --source CHECKPOINT, or --verify with what waste verify --source "
        "CHECKPOINT --json printed.",

@@ -172,6 +172,11 @@ def main():
     run(waste, "report", container, "--out", again, "-q")
     bare = ElementTree.fromstring(again.read_text(encoding="utf-8"))
     check(len(pictures(bare)) == 2 and "Not measured" in again.read_text(), "what was not given is said to be missing")
+    other = root / "tests/data/golden/olmoe.waste"
+    run(waste, "report", other, "--out", again, "-q")
+    text = again.read_text(encoding="utf-8")
+    data = json.loads(ElementTree.fromstring(text).find(f".//{HTML}script[@id='data']").text)
+    check(data["plan"] is None and "no plan for this family" in text, "a family without a memory plan has a page")
     check_refusals(container, scratch)
     shutil.rmtree(scratch)
     print(f"{checks} checks passed")
