@@ -50,6 +50,22 @@ std::uint64_t automatic_cache(const Container& container, const ModelArguments& 
   return engine::use_of_budget(plan, *budget).cache_bytes;
 }
 
+/// Reads usage.waste and has its hottest experts read in the background; with `learn` also counts
+/// in it from now on. A file that cannot be used is an error only for who wants to write it.
+void start_warm(OpenedModel& out, const Container& container, bool learn) {
+  const fs::path file = out.directory / "usage.waste";
+  if (!learn && !fs::exists(file)) return;
+  try {
+    out.usage = std::make_shared<engine::UsageFile>(file, container.model());
+  } catch (const Error& e) {
+    if (learn) throw;
+    out.usage_refused = e.what();
+    return;
+  }
+  out.container->warm(out.usage->hottest(out.container->cache().slots()));
+  if (learn) out.container->learn(out.usage);
+}
+
 /// Whether the page cache could not hold the expert banks anyway.
 bool outgrows_memory(const fs::path& directory) {
   std::uint64_t bytes = 0;
@@ -134,6 +150,7 @@ OpenedModel open_model(const ModelArguments& a) {
     out.container = std::make_shared<model::ContainerWeights>(container, cache);
     out.direct_refused = open.direct_io && !out.container->cache().status().direct_io;
     weights = out.container;
+    start_warm(out, container, a.learn);
   } else if (fs::exists(out.directory / "config.json")) {
     const auto source = convert::Checkpoint::open(out.directory);
     format::require_kimi(source.model(), "the text model");  // before all of it is read

@@ -18,9 +18,10 @@ struct ModelArguments {
   std::uint64_t cache_bytes = 0;  ///< 0: as much as the machine allows
   std::uint64_t context = 4096;
   std::string precision = "exact";
-  std::string policy = "decayed";
+  std::string policy = "fitted";
   bool eps_compat = false;
   std::string verify = "once";
+  bool learn = false;  ///< count what is used in usage.waste
   engine::ReadAheadOptions ahead;
   std::string direct = "auto";
 };
@@ -31,6 +32,8 @@ void add_model_options(CLI::App& app, ModelArguments& arguments);
 struct OpenedModel {
   std::unique_ptr<TextModel> model;
   std::shared_ptr<model::ContainerWeights> container;  ///< null for a source checkpoint
+  std::shared_ptr<engine::UsageFile> usage;            ///< null where there is none
+  std::string usage_refused;  ///< why a usage.waste that is there was not used
   std::filesystem::path directory;
   unsigned threads = 1;
   bool direct_refused = false;  ///< asked for, and a real read failed

@@ -53,6 +53,18 @@ void print_json(const OpenedModel& opened, std::size_t prompt_tokens, const mode
   std::printf("%s\n", dump_json(out, 1).c_str());
 }
 
+/// A usage log that cannot be read or written costs the next run its warm start, not this one.
+void finish_usage(const RunArguments& a, const OpenedModel& opened) {
+  if (!opened.usage_refused.empty()) {
+    std::fprintf(stderr, "[no warm start: %s]\n", opened.usage_refused.c_str());
+  }
+  if (!a.model.learn || !opened.usage) return;
+  if (const Fault f = opened.usage->finish()) {
+    std::fprintf(stderr, "[not learned: %s]\n",
+                 Error(f, (opened.directory / "usage.waste").string()).what());
+  }
+}
+
 void run(RunArguments& a) {
   OpenedModel opened = open_model(a.model);
   const Tokenizer tokenizer = Tokenizer::open(a.model.path);
@@ -66,6 +78,7 @@ void run(RunArguments& a) {
   if (!a.json) on_text = show;
   const model::Generated g =
       model::generate(*opened.model, session, tokenizer, prompt, a.generate, on_text);
+  finish_usage(a, opened);
   if (a.json) {
     print_json(opened, prompt.size(), g);
     return;
@@ -120,6 +133,9 @@ void add_run(CLI::App& app, Context&) {
   markup->excludes(chat);
   sub->add_option("--system", a->system, "a system message, with --chat")->needs(chat);
   sub->add_flag("--think", a->think, "open the answer with thinking, with --chat")->needs(chat);
+  sub->add_flag("--learn", a->model.learn,
+                "count which experts are used in the container's usage.waste; a run that finds one "
+                "reads the experts used most in the background while it begins");
   sub->add_flag("--json", a->json, "print one JSON object instead, at the end");
   sub->footer(
       "Example:  waste run k3.waste \"Call me Ishmael.\" -n 200 --temperature 0.7 --top-p 0.9");

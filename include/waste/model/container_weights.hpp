@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "waste/engine/expert_cache.hpp"
+#include "waste/engine/usage.hpp"
 #include "waste/io/container.hpp"
 #include "waste/model/weights.hpp"
 
@@ -22,13 +23,22 @@ class ContainerWeights final : public Weights {
   nn::ExpertLease expert(LayerId layer, ExpertId expert) override;
   std::optional<nn::SharedCodebooks> codebooks(LayerId layer) const override;
   void prepare(LayerId layer, std::span<const ExpertId> experts) override {
+    if (usage_) usage_->use(layer, experts.data(), experts.size());
     cache_.prepare(layer, experts);
   }
   void expect(LayerId layer, std::span<const ExpertId> experts) override {
     cache_.expect(layer, experts);
   }
   std::size_t look_ahead() const override { return cache_.status().look_ahead; }
-  void begin_token() override { cache_.begin_token(); }
+  void begin_token() override {
+    if (usage_) usage_->begin_token();
+    cache_.begin_token();
+  }
+
+  /// From now on every layer's choices are counted in `usage` (null: in nothing).
+  void learn(std::shared_ptr<engine::UsageFile> usage) { usage_ = std::move(usage); }
+  /// Reads experts into the places that nothing has filled yet, in the background.
+  void warm(std::span<const std::pair<LayerId, ExpertId>> experts) { cache_.warm(experts); }
 
   const Container& container() const noexcept { return container_; }
   const ExpertCache& cache() const noexcept { return cache_; }
@@ -38,6 +48,7 @@ class ContainerWeights final : public Weights {
 
   Container container_;
   ExpertCache cache_;
+  std::shared_ptr<engine::UsageFile> usage_;
 };
 
 }  // namespace waste::model
