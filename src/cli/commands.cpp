@@ -12,6 +12,8 @@ const std::vector<AddCommand> commands = {
     add_trace,
     add_report,
     add_tokenize,
+    add_synth,
+    add_bench,
 };
 
 }  // namespace waste::cli

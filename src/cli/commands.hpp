@@ -29,6 +29,8 @@ void add_eval(CLI::App& app, Context& context);       // eval.cpp: eval, logits
 void add_trace(CLI::App& app, Context& context);      // trace.cpp
 void add_report(CLI::App& app, Context& context);     // report.cpp
 void add_tokenize(CLI::App& app, Context& context);   // tokenize.cpp: tokenize, detokenize
+void add_synth(CLI::App& app, Context& context);      // synth.cpp
+void add_bench(CLI::App& app, Context& context);      // bench.cpp
 
 /// In the order that `waste --help` shows them.
 extern const std::vector<AddCommand> commands;

@@ -1,0 +1,91 @@
+// Read-ahead, look-ahead, depth, budget, verification and direct reads change when experts are read
+// and never what comes out.
+#include <memory>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/golden.hpp"
+#include "support/tiny_container.hpp"
+#include "waste/model/container_weights.hpp"
+#include "waste/model/kimi.hpp"
+
+namespace fs = std::filesystem;
+using waste::Container;
+using waste::Session;
+using waste::TextModel;
+using waste::io::Verify;
+using waste::model::ContainerWeights;
+using waste::test::TinySpec;
+
+namespace {
+
+struct Setting {
+  std::uint64_t slots;
+  unsigned threads, readers;
+  std::size_t depth, look_ahead;
+  Verify verify;
+  bool direct;
+};
+
+struct Outcome {
+  std::vector<float> logits;
+  waste::engine::CacheCounters counters;
+};
+
+/// A prompt of four tokens, then sixteen one at a time: the logits of all.
+Outcome decode(const fs::path& dir, const Setting& s) {
+  waste::OpenOptions open;
+  open.verify_records = s.verify;
+  open.direct_io = s.direct;
+  const Container container = Container::open(dir, open);
+  waste::engine::CacheOptions cache;
+  cache.budget_bytes = s.slots * container.banks().front().record_bytes();
+  cache.concurrent = s.threads;
+  cache.ahead.readers = s.readers;
+  cache.ahead.depth = s.depth;
+  cache.ahead.look_ahead = s.look_ahead;
+  waste::model::ModelOptions options;
+  options.exec.threads = s.threads;
+  const auto weights = std::make_shared<ContainerWeights>(container, cache);
+  const TextModel model(weights, options);
+  const std::size_t vocab = model.config().vocab_size;
+  Session session = model.start(20);
+  Outcome out;
+  out.logits.resize(20 * vocab);
+  const std::vector<std::uint32_t> prompt = {3, 141, 59, 26};
+  model.forward(session, prompt, {out.logits.data(), 4, vocab});
+  for (std::uint32_t i = 0; i < 16; ++i) {
+    const std::uint32_t token = (i * 97 + 5) % static_cast<std::uint32_t>(vocab);
+    model.forward(session, {&token, 1}, {out.logits.data() + (4 + i) * vocab, 1, vocab});
+  }
+  out.counters = weights->cache().counters();
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("no streaming setting changes a bit of the result") {
+  for (const bool k3 : {false, true}) {
+    TinySpec spec = k3 ? TinySpec::kimi_k3() : TinySpec::vq3r();
+    spec.experts = 12;
+    spec.top_k = 3;
+    const fs::path dir = waste::test::scratch_dir(k3 ? "streaming-k3" : "streaming-kl");
+    waste::test::make_tiny(spec).write(dir);
+    const Outcome want = decode(dir, {36, 1, 0, 0, 0, Verify::always, false});
+    REQUIRE(want.counters.ahead_in_time + want.counters.ahead_late == 0);
+    for (const Setting& s :
+         {Setting{36, 1, 2, 8, 6, Verify::once, false},
+          Setting{12, 1, 1, 8, 2, Verify::once, false}, Setting{12, 3, 3, 2, 6, Verify::off, true},
+          Setting{8, 2, 2, 8, 0, Verify::always, true},
+          Setting{3, 3, 2, 8, 6, Verify::once, false}}) {
+      const Outcome got = decode(dir, s);
+      CHECK(got.logits == want.logits);
+      CHECK(got.counters.hits + got.counters.misses == want.counters.hits + want.counters.misses);
+      CHECK(got.counters.failed == 0);
+      if (s.look_ahead == 0) CHECK(got.counters.guesses == 0);
+    }
+    // The next layer's router is asked: among twelve experts a cold cache must guess some right.
+    const Outcome guessing = decode(dir, {12, 1, 2, 8, 3, Verify::once, false});
+    CHECK(guessing.counters.guesses + guessing.counters.guesses_withdrawn > 0);
+  }
+}
