@@ -400,8 +400,10 @@ TEST_CASE("what a container cannot hold of a family is refused by name") {
   refused(olmoe(), "\"num_experts\":6,", "", Errc::missing, "num_experts");
   refused(mixtral(), "num_local_experts", "num_experts", Errc::missing, "num_local_experts");
   refused(deepseek(true), "freq\":1", "freq\":2", Errc::unsupported, "moe_layer_freq");
-  refused(deepseek(true), "n_shared_experts\":2", "n_shared_experts\":1024,\"x\":2",
-          Errc::out_of_range, "moe_intermediate_size");
+  refused(deepseek(true), "n_shared_experts\":2", "n_shared_experts\":1025", Errc::out_of_range,
+          "n_shared_experts");
+  refused(deepseek(true), "moe_intermediate_size\":40", "moe_intermediate_size\":1048576",
+          Errc::out_of_range, "n_shared_experts");
   refused(deepseek(true), "\"moe_layer_freq\":1", "\"attention_bias\":true", Errc::unsupported,
           "attention_bias");
   refused(deepseek(true), "replace\":1", "replace\":3", Errc::out_of_range,
