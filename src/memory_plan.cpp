@@ -80,6 +80,17 @@ BudgetUse use_of_budget(const MemoryPlan& plan, std::uint64_t budget_bytes) noex
   return out;
 }
 
+StreamingCost cost_of_streaming(const MemoryPlan& plan, double hit_rate, double disk_rate,
+                                double compute_seconds) noexcept {
+  StreamingCost out;
+  out.hit_rate = hit_rate;
+  out.read_bytes = (1.0 - hit_rate) * static_cast<double>(plan.working_set_bytes());
+  out.read_seconds = out.read_bytes / disk_rate;
+  const double seconds = std::max(out.read_seconds, compute_seconds);
+  out.tokens_per_second = seconds > 0 ? 1.0 / seconds : 0;
+  return out;
+}
+
 std::optional<std::uint64_t> automatic_budget(const MemoryPlan& plan,
                                               std::uint64_t usable_bytes) noexcept {
   const std::uint64_t most = usable_bytes / 4 * 3;

@@ -4,11 +4,14 @@
 #include <cmath>
 #include <cstdio>
 #include <memory>
+#include <numeric>
+#include <optional>
 #include <string>
 
 #include "commands.hpp"
 #include "waste/core/parallel.hpp"
 #include "waste/engine/memory_plan.hpp"
+#include "waste/engine/trace_replay.hpp"
 #include "waste/format/family.hpp"
 #include "waste/format/json.hpp"
 #include "waste/format/trunk_view.hpp"
@@ -213,8 +216,38 @@ struct PlanArguments {
   std::uint64_t context = 4096;
   std::uint64_t budget = 0;
   unsigned threads = 0;
+  double disk = 0, compute = 0;  ///< GB/s, ms a token
+  std::string trace;
   bool json = false;
 };
+
+/// What a disk and a recorded routing make of a budget.
+struct Prediction {
+  std::uint64_t records =
+      0;  ///< of the trace's own model, as many working sets as the budget holds
+  engine::StreamingCost cost;
+};
+
+/// The trace may be another model's: its cache gets as many working sets as the budget has.
+std::optional<Prediction> predict(const PlanArguments& a, const engine::MemoryPlan& plan,
+                                  std::optional<std::uint64_t> budget) {
+  if (a.trace.empty() || !budget || !engine::use_of_budget(plan, *budget).runs) return std::nullopt;
+  const engine::RoutingTrace trace = engine::read_trace(a.trace);
+  const engine::BudgetUse use = engine::use_of_budget(plan, *budget);
+  Prediction out;
+  out.records = std::max<std::uint64_t>(
+      static_cast<std::uint64_t>(use.working_sets * static_cast<double>(trace.working_set())), 1);
+  const engine::ReplayContainer small(trace);
+  const auto hits = engine::replay_hits(
+      trace, small, engine::policy_of_layers(engine::Policy::fitted_score, trace.experts),
+      out.records);
+  const double sum = std::accumulate(hits.begin(), hits.end(), 0.0);
+  // Where every expert fits, only a run's first tokens read.
+  const double rate =
+      use.share >= 1.0 ? 1.0 : sum / static_cast<double>(trace.demands(0, trace.tokens()));
+  out.cost = engine::cost_of_streaming(plan, rate, a.disk * 1e9, a.compute / 1e3);
+  return out;
+}
 
 JsonValue budget_json(const engine::MemoryPlan& plan, std::uint64_t budget) {
   const engine::BudgetUse use = engine::use_of_budget(plan, budget);
@@ -230,7 +263,8 @@ JsonValue budget_json(const engine::MemoryPlan& plan, std::uint64_t budget) {
 }
 
 void print_plan_json(const PlanArguments& a, const engine::MemoryPlan& plan,
-                     const io::MemoryLimit& limit, std::optional<std::uint64_t> automatic) {
+                     const io::MemoryLimit& limit, std::optional<std::uint64_t> automatic,
+                     const std::optional<Prediction>& prediction) {
   JsonValue out;
   out.set("context_tokens", a.context);
   out.set("trunk_bytes", plan.trunk_bytes);
@@ -250,6 +284,15 @@ void print_plan_json(const PlanArguments& a, const engine::MemoryPlan& plan,
   out.set("usable_bytes", limit.usable_bytes());
   out.set("automatic", automatic ? budget_json(plan, *automatic) : JsonValue());
   if (a.budget != 0) out.set("budget", budget_json(plan, a.budget));
+  if (prediction) {
+    JsonValue p;
+    p.set("trace_records", prediction->records);
+    p.set("hit_rate", prediction->cost.hit_rate);
+    p.set("read_bytes_per_token", prediction->cost.read_bytes);
+    p.set("read_seconds_per_token", prediction->cost.read_seconds);
+    p.set("tokens_per_second", prediction->cost.tokens_per_second);
+    out.set("prediction", std::move(p));
+  }
   std::printf("%s\n", dump_json(out, 1).c_str());
 }
 
@@ -266,7 +309,8 @@ void print_budget(const char* label, const engine::MemoryPlan& plan, std::uint64
 }
 
 void print_plan(const PlanArguments& a, const engine::MemoryPlan& plan,
-                const io::MemoryLimit& limit, std::optional<std::uint64_t> automatic) {
+                const io::MemoryLimit& limit, std::optional<std::uint64_t> automatic,
+                const std::optional<Prediction>& prediction) {
   std::printf("%s at a context of %s tokens\n", a.directory.c_str(), grouped(a.context).c_str());
   size_line("resident trunk", plan.trunk_bytes);
   size_line("codebooks", plan.codebook_bytes);
@@ -292,22 +336,34 @@ void print_plan(const PlanArguments& a, const engine::MemoryPlan& plan,
     std::printf("\nasked for\n");
     print_budget("budget", plan, a.budget);
   }
+  if (prediction) {
+    const engine::StreamingCost& c = prediction->cost;
+    std::printf("\nwith a disk of %.2f GB/s, routing as in %s, and %s\n", a.disk, a.trace.c_str(),
+                a.budget != 0 ? "the budget asked for" : "the automatic budget");
+    std::printf("  %-34s %20.1f %%\n", "hit rate", 100.0 * c.hit_rate);
+    size_line("read a token", static_cast<std::uint64_t>(c.read_bytes));
+    std::printf("  %-34s %22.3f s\n", "reading a token", c.read_seconds);
+    std::printf("  %-34s %22.2f%s\n", "tokens a second", c.tokens_per_second,
+                a.compute > 0 ? "" : "   at most: the time to compute is not in it");
+  }
 }
 
 int run_plan(const PlanArguments& a) {
-  OpenOptions options;
-  options.resident_trunk = false;
-  const Container container = Container::open(a.directory, options);
+  // The manifest says it all, so that a model can be planned for before it is here.
+  const fs::path manifest_path = fs::path(a.directory) / "manifest.json";
+  const format::Manifest manifest = format::parse_manifest(
+      io::read_text(manifest_path, format::limits::manifest_bytes), manifest_path.string());
   engine::PlanOptions plan_options;
   plan_options.context_tokens = a.context;
   plan_options.threads = a.threads == 0 ? available_threads() : a.threads;
-  const engine::MemoryPlan plan = engine::plan_memory(container.manifest(), plan_options);
+  const engine::MemoryPlan plan = engine::plan_memory(manifest, plan_options);
   const io::MemoryLimit limit = io::memory_limit();
   const auto automatic = engine::automatic_budget(plan, limit.usable_bytes());
+  const auto prediction = predict(a, plan, a.budget != 0 ? std::optional(a.budget) : automatic);
   if (a.json) {
-    print_plan_json(a, plan, limit, automatic);
+    print_plan_json(a, plan, limit, automatic, prediction);
   } else {
-    print_plan(a, plan, limit, automatic);
+    print_plan(a, plan, limit, automatic, prediction);
   }
   return a.budget != 0 && !engine::use_of_budget(plan, a.budget).runs ? exit_failed : exit_ok;
 }
@@ -339,8 +395,23 @@ void add_info(CLI::App& app, Context& context) {
   sub->add_option("--budget", plan->budget, "Memory to plan for, in bytes or as 8GB, 8GiB")
       ->transform(CLI::AsSizeValue(true));
   sub->add_option("--threads", plan->threads, "Threads (default: all)");
+  CLI::Option* disk = sub->add_option("--disk", plan->disk,
+                                      "With --trace: how fast the disk reads, in GB/s (10^9 bytes)")
+                          ->check(CLI::Range(1e-3, 1e4));
+  CLI::Option* trace = sub->add_option(
+      "--trace", plan->trace,
+      "With --disk: predict hit rate, bytes and tokens a second from a routing trace (see waste "
+      "trace), replayed with as many working sets as the budget holds");
+  disk->needs(trace);
+  trace->needs(disk);
+  sub->add_option("--compute", plan->compute,
+                  "With --disk: milliseconds a token takes whose experts are all in memory")
+      ->needs(disk)
+      ->check(CLI::Range(0.0, 1e7));
   sub->add_flag("--json", plan->json, "Print one JSON object");
-  sub->footer("Exit code 1 when --budget is below the floor.");
+  sub->footer(
+      "A directory with nothing but a manifest.json will do.\n"
+      "Exit code 1 when --budget is below the floor.");
   sub->callback([plan, &context] { context.exit_code = run_plan(*plan); });
 }
 

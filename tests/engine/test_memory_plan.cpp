@@ -203,4 +203,16 @@ TEST_CASE("the automatic budget takes what three quarters of the memory hold", "
   CHECK(automatic_budget(p, usable(p.floor_bytes())) == p.floor_bytes());
 }
 
+TEST_CASE("streaming costs a token its misses, or its computing", "[plan]") {
+  // K3: 16 of 92 layers' experts a token, 12,406,784 bytes each; a disk of 12.8 GB/s.
+  const MemoryPlan k = plan_memory(real_model(k3()));
+  const auto half = engine::cost_of_streaming(k, 0.5, 12.8e9);
+  CHECK(half.read_bytes == 736.0 * 12406784);
+  CHECK(half.read_seconds == Approx(0.71339008));
+  CHECK(half.tokens_per_second == Approx(1.40176));
+  CHECK(engine::cost_of_streaming(k, 0.5, 12.8e9, 2.0).tokens_per_second == 0.5);
+  CHECK(engine::cost_of_streaming(k, 1.0, 12.8e9, 0.25).tokens_per_second == 4.0);
+  CHECK(engine::cost_of_streaming(k, 1.0, 12.8e9).tokens_per_second == 0.0);  // nothing to go by
+}
+
 }  // namespace

@@ -65,6 +65,18 @@ struct BudgetUse {
 };
 BudgetUse use_of_budget(const MemoryPlan& plan, std::uint64_t budget_bytes) noexcept;
 
+/// What streaming costs a token, with the reads of a token under way while it computes.
+struct StreamingCost {
+  double hit_rate = 0;
+  double read_bytes = 0;         ///< a token: (1 - hit_rate) * working set
+  double read_seconds = 0;       ///< read_bytes / disk rate
+  double tokens_per_second = 0;  ///< 1 / the longer of read_seconds and the computing time
+};
+/// `disk_rate` in bytes a second, above 0; `compute_seconds` of a token whose experts are all in
+/// memory, 0 where unknown: the result is then what the disk alone allows.
+StreamingCost cost_of_streaming(const MemoryPlan& plan, double hit_rate, double disk_rate,
+                                double compute_seconds = 0) noexcept;
+
 /// A budget for a machine where `usable_bytes` (physical memory or the cgroup's limit, whichever is
 /// smaller: io::memory_limit) may be had: everything where it fits, else the largest of floor + 3,
 /// 2, 1 and 0 working sets that fits in 3/4 of it, so that page cache and neighbours keep the rest
