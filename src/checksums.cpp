@@ -89,9 +89,9 @@ Checksums compute_checksums(const std::filesystem::path& directory,
 }
 
 std::string dump_checksums(const Checksums& sums) {
-  JsonValue trunk(JsonValue::Object{}), codebooks(JsonValue::Array{}), out;
+  JsonValue trunk(JsonValue::Object{}), out;
   for (const auto& [name, crc] : sums.trunk) trunk.as_object()->emplace_back(name, crc);
-  for (const std::uint32_t crc : sums.codebooks) codebooks.push_back(crc);
+  JsonValue::Array codebooks(sums.codebooks.begin(), sums.codebooks.end());
   out.set("version", 1);
   out.set("trunk", std::move(trunk));
   out.set("codebooks", std::move(codebooks));
