@@ -2,7 +2,7 @@
 
 Usage: test_commands.py WASTE EXAMPLE_MATVEC SOURCE_ROOT
 
-Convert, verify, info, plan, run, eval, logits, tokenize, detokenize: outputs, exit codes, agreement of
+Convert, calibrate, merge, verify, info, plan, run, eval, logits, tokenize, detokenize: outputs, exit codes, agreement of
 the logits with the golden ones, and that the container's text does not depend on threads, cache or tier.
 """
 import json
@@ -110,6 +110,23 @@ def main():
         f.write(bytes([byte[0] ^ 0x10]))
     damaged = run(waste, "verify", container, "-q", code=2)
     check("expert 7 of layer 3" in damaged.stdout + damaged.stderr, "verify names the damaged expert")
+    (scratch / "some.txt").write_text((source / "calibration.txt").read_text()[:6000])
+    calibration = scratch / "tiny.wcal"
+    seen = json.loads(
+        run(waste, "calibrate", source, scratch / "some.txt", "--out", calibration, "--json", "-q").stdout)
+    check(seen["experts"] == 120 and seen["tokens"] > 1000 and seen["expert_block"] > 0, f"calibrate reports {seen}")
+    options = ["--format", "vq2r", "--effort", "fast", "--calibration", calibration, "-q"]
+    single, merged = scratch / "single.waste", scratch / "merged.waste"
+    run(waste, "convert", source, single, *options)
+    parts = [scratch / f"part-{which}" for which in ("1-2", "trunk", "3-5")]
+    for part in parts:
+        run(waste, "convert", source, part, "--layers", part.name[5:], *options)
+    run(waste, "convert", "--merge", merged, *parts)
+    names = sorted(p.name for p in single.iterdir())
+    check("usage.waste" in names and names == sorted(p.name for p in merged.iterdir()), f"merged files {names}")
+    for name in names:
+        check((single / name).read_bytes() == (merged / name).read_bytes(), f"merged {name} is that of a single run")
+
     for arguments in (["verify"], ["nonsense"], ["convert", source]):
         run(waste, *arguments, code=64)
     run(waste, "info", scratch / "nowhere", code=1)
