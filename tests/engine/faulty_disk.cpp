@@ -1,3 +1,6 @@
+// Both names of pread are replaced; with this macro <unistd.h> would make one of the other.
+#undef _FILE_OFFSET_BITS
+
 #include "engine/faulty_disk.hpp"
 
 #include <dlfcn.h>
