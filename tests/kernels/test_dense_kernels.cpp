@@ -1,6 +1,7 @@
 // Kernels beside the lookups: many tokens through a decoded VQ matrix, narrow floats to f32.
 #include <cstring>
 
+#include "support/bits_hash.hpp"
 #include "support/catch.hpp"
 #include "support/golden.hpp"
 #include "support/matrices.hpp"
@@ -14,6 +15,7 @@ using test::Scales;
 TEST_CASE("many tokens through a VQ matrix agree with the reference and across tiers",
           "[kernels][vq]") {
   std::uint64_t seed = 1;
+  test::BitsHash hash;
   for (const std::uint32_t block : {64u, 0u}) {
     for (const auto& quant : test::every_quant(block)) {
       for (const std::size_t rows : {1, 5, 63, 64, 65, 130}) {
@@ -49,10 +51,13 @@ TEST_CASE("many tokens through a VQ matrix agree with the reference and across t
             if (first.empty()) first = y;
             REQUIRE(y == first);
           }
+          hash.add(first);
         }
       }
     }
   }
+  CAPTURE(hash.value());
+  REQUIRE(hash.is(0xe88e887d2a66269c));
 }
 
 TEST_CASE("narrow floats become f32 exactly", "[kernels][convert]") {

@@ -1,6 +1,7 @@
 // Every matrix kernel of every tier that runs here, against the slow reference and each other.
 #include <cstring>
 
+#include "support/bits_hash.hpp"
 #include "support/catch.hpp"
 #include "support/matrices.hpp"
 #include "waste/arch/cpu.hpp"
@@ -48,10 +49,11 @@ void check_against_reference(const Matrix& w, std::span<const float> x, const st
   }
 }
 
-/// Runs `product(kernels, y)` on every tier, checks each and requires == among the fused ones.
+/// Runs `product(kernels, y)` on every tier, checks each and requires == among the fused ones,
+/// whose result it returns.
 template <class Matrix, class Product>
-void on_every_tier(const Matrix& w, std::span<const float> x, double tolerance,
-                   const Product& product) {
+std::vector<float> on_every_tier(const Matrix& w, std::span<const float> x, double tolerance,
+                                 const Product& product) {
   std::vector<float> first;
   for (const arch::Tier tier : arch::runnable_tiers()) {
     INFO(arch::to_string(tier));
@@ -62,12 +64,14 @@ void on_every_tier(const Matrix& w, std::span<const float> x, double tolerance,
     if (first.empty()) first = y;
     REQUIRE(y == first);
   }
+  return first;
 }
 
 }  // namespace
 
 TEST_CASE("trunk products agree with the reference and across tiers", "[kernels][trunk]") {
   std::uint64_t seed = 1;
+  test::BitsHash hash;
   for (const Fmt fmt : trunk_formats) {
     for (const std::size_t rows : {1, 3, 4, 5, 63, 64, 65}) {
       for (const std::size_t cols : {1, 7, 16, 31, 32, 33, 127, 128, 129, 160, 300}) {
@@ -75,12 +79,14 @@ TEST_CASE("trunk products agree with the reference and across tiers", "[kernels]
         const auto c = test::make_trunk(fmt, rows, cols, scales, seed++);
         const Input x(cols, seed);
         INFO(c.name);
-        on_every_tier(c.view, x.span(), 2e-7, [&](const auto& k, float* y) {
+        hash.add(on_every_tier(c.view, x.span(), 2e-7, [&](const auto& k, float* y) {
           k.trunk_matvec(c.view, x.data(), y, 0, rows);
-        });
+        }));
       }
     }
   }
+  CAPTURE(hash.value());
+  REQUIRE(hash.is(0xe7950466a6cf4008));
 }
 
 TEST_CASE("trunk products hold over a million columns", "[kernels][trunk]") {
@@ -231,6 +237,7 @@ auto vq_product(const test::VqCase& c, const float* x, kernels::Precision precis
 
 TEST_CASE("exact VQ products agree with the reference and across tiers", "[kernels][vq]") {
   std::uint64_t seed = 300;
+  test::BitsHash hash;
   for (const std::uint32_t block : {64u, 0u}) {
     for (const auto& quant : test::every_quant(block)) {
       for (const std::size_t rows : {1, 63, 64, 65, 96, 130}) {
@@ -238,11 +245,14 @@ TEST_CASE("exact VQ products agree with the reference and across tiers", "[kerne
           const auto c = test::make_vq(quant, rows, cols, every_scale[seed % 5], seed);
           const Input x(cols, ++seed);
           INFO(c.name);
-          on_every_tier(c.view, x.span(), 1e-6, vq_product(c, x.data(), kernels::Precision::exact));
+          hash.add(on_every_tier(c.view, x.span(), 1e-6,
+                                 vq_product(c, x.data(), kernels::Precision::exact)));
         }
       }
     }
   }
+  CAPTURE(hash.value());
+  REQUIRE(hash.is(0x9465e474f6b8b487));
 }
 
 TEST_CASE("exact VQ products hold over a million columns", "[kernels][vq]") {
@@ -278,6 +288,7 @@ double worst_case(const VqMatrix& w, kernels::Precision precision, const kernels
 
 TEST_CASE("byte tables stay within half a step a lookup, and agree across tiers", "[kernels][vq]") {
   std::uint64_t seed = 900;
+  test::BitsHash hash;
   for (const auto precision : {kernels::Precision::split8, kernels::Precision::hilo14}) {
     for (const std::uint32_t block : {64u, 0u}) {
       for (const auto& quant : test::every_quant(block)) {
@@ -305,11 +316,14 @@ TEST_CASE("byte tables stay within half a step a lookup, and agree across tiers"
               if (first.empty()) first = y;
               REQUIRE(y == first);
             }
+            hash.add(first);
           }
         }
       }
     }
   }
+  CAPTURE(hash.value());
+  REQUIRE(hash.is(0x169417eb9badd631));
 }
 
 TEST_CASE("byte tables err by no more than their precision's share", "[kernels][vq]") {
