@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
 # Installs the system packages that building and testing need and that are missing (Debian, Ubuntu).
-# Usage: tests/install_dependencies.sh [build|test]   (test includes build)
+# Usage: tests/install_dependencies.sh [build|test|cross]   (each includes the one before; cross: tests for AArch64)
 set -eu
 what=${1:-build}
 packages="g++ meson ninja-build pkg-config libxsimd-dev libeigen3-dev nlohmann-json3-dev zlib1g-dev libcli11-dev libpcre2-dev"
-if [ "$what" = test ]; then
+if [ "$what" != build ]; then
   packages="$packages catch2 libbenchmark-dev python3-numpy binutils"
+fi
+if [ "$what" = cross ]; then
+  packages="$packages g++-aarch64-linux-gnu qemu-user zlib1g-dev:arm64 libpcre2-dev:arm64"
 fi
 command -v dpkg-query >/dev/null 2>&1 || {
   echo "Not a Debian system: please install the equivalents of: $packages" >&2
@@ -24,6 +27,7 @@ if [ "$(id -u)" != 0 ]; then
 fi
 echo "Installing system packages:$missing"
 log=$(mktemp)
+case $missing in *:arm64*) $sudo dpkg --add-architecture arm64 ;; esac
 if ! { $sudo apt-get update -q && $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing; } >"$log" 2>&1; then
   cat "$log" >&2
   rm -f "$log"
