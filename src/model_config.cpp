@@ -93,21 +93,6 @@ void read_linear_attention(const JsonFields& in, ModelConfig& m) {
   read_attention_kinds(linear, m);
 }
 
-void read_mla(const JsonFields& in, ModelConfig& m) {
-  m.num_attention_heads = in.u32("num_attention_heads", 1, 65536);
-  if (const auto v = in.optional_integer("q_lora_rank", 1, max_dimension)) {
-    m.q_lora_rank = static_cast<std::uint32_t>(*v);
-  }
-  m.kv_lora_rank = in.u32("kv_lora_rank", 1, max_dimension);
-  m.qk_nope_head_dim = in.u32("qk_nope_head_dim", 1, 65536);
-  m.qk_rope_head_dim = in.u32("qk_rope_head_dim", 0, 65536);
-  m.v_head_dim = in.u32("v_head_dim", 1, 65536);
-  m.mla_use_output_gate = in.boolean_or("mla_use_output_gate", false);
-  bound_product("num_attention_heads", m.num_attention_heads, m.qk_head_dim(), in.file());
-  bound_product("num_attention_heads", m.num_attention_heads, m.qk_nope_head_dim + m.v_head_dim,
-                in.file());
-}
-
 void read_moe(const JsonFields& in, ModelConfig& m) {
   m.num_experts = in.u32("num_experts", 1, static_cast<std::uint32_t>(limits::experts));
   m.num_experts_per_token = in.u32("num_experts_per_token", 1, m.num_experts);
@@ -152,6 +137,20 @@ void bound_product(const char* field, std::uint64_t a, std::uint64_t b, std::str
   }
 }
 
+void read_mla(const JsonFields& in, ModelConfig& m) {
+  m.num_attention_heads = in.u32("num_attention_heads", 1, 65536);
+  if (const auto v = in.optional_integer("q_lora_rank", 1, max_dimension)) {
+    m.q_lora_rank = static_cast<std::uint32_t>(*v);
+  }
+  m.kv_lora_rank = in.u32("kv_lora_rank", 1, max_dimension);
+  m.qk_nope_head_dim = in.u32("qk_nope_head_dim", 1, 65536);
+  m.qk_rope_head_dim = in.u32("qk_rope_head_dim", 0, 65536);
+  m.v_head_dim = in.u32("v_head_dim", 1, 65536);
+  bound_product("num_attention_heads", m.num_attention_heads, m.qk_head_dim(), in.file());
+  bound_product("num_attention_heads", m.num_attention_heads, m.qk_nope_head_dim + m.v_head_dim,
+                in.file());
+}
+
 void read_token_ids(const JsonFields& in, ModelConfig& m) {
   const std::uint32_t last = m.vocab_size - 1;
   if (const auto v = in.optional_integer("bos_token_id", 0, last)) {
@@ -193,7 +192,8 @@ ModelConfig parse_model_config(const JsonValue& config, std::string_view file) {
   m.rms_norm_eps = as_float(in.number_or("rms_norm_eps", 1e-30, 1.0, 1e-6));
   refuse_unimplemented(in);
   read_linear_attention(in, m);
-  read_mla(in, m);
+  detail::read_mla(in, m);
+  m.mla_use_output_gate = in.boolean_or("mla_use_output_gate", false);
   read_moe(in, m);
   read_activation(in, m);
   if (const auto v = in.optional_integer("attn_res_block_size", 1, limits::layers)) {

@@ -70,24 +70,6 @@ void read_gqa(const JsonFields& in, ModelConfig& m) {
                                                    : in.boolean_or("attention_bias", false);
 }
 
-void read_mla(const JsonFields& in, ModelConfig& m) {
-  m.attention.assign(m.num_hidden_layers, AttentionKind::mla);
-  m.num_attention_heads = in.u32("num_attention_heads", 1, 65536);
-  if (const auto v = in.optional_integer("q_lora_rank", 1, max_dimension)) {
-    m.q_lora_rank = static_cast<std::uint32_t>(*v);
-  }
-  m.kv_lora_rank = in.u32("kv_lora_rank", 1, max_dimension);
-  m.qk_nope_head_dim = in.u32("qk_nope_head_dim", 1, 65536);
-  m.qk_rope_head_dim = in.u32("qk_rope_head_dim", 0, 65536);
-  m.v_head_dim = in.u32("v_head_dim", 1, 65536);
-  detail::bound_product("num_attention_heads", m.num_attention_heads, m.qk_head_dim(), in.file());
-  detail::bound_product("num_attention_heads", m.num_attention_heads,
-                        m.qk_nope_head_dim + m.v_head_dim, in.file());
-  if (in.boolean_or("attention_bias", false)) {
-    in.refuse(Errc::unsupported, "attention_bias", "true, wanted false");
-  }
-}
-
 void read_moe(const JsonFields& in, ModelConfig& m) {
   const ConfigNames& names = names_of(m.family).config;
   m.num_experts = in.u32(names.experts, 1, static_cast<std::uint32_t>(limits::experts));
@@ -223,7 +205,11 @@ ModelConfig parse_other_family(Family family, const JsonFields& in) {
   }
   read_layers(in, m);
   if (family == Family::deepseek) {
-    read_mla(in, m);
+    m.attention.assign(m.num_hidden_layers, AttentionKind::mla);
+    detail::read_mla(in, m);
+    if (in.boolean_or("attention_bias", false)) {
+      in.refuse(Errc::unsupported, "attention_bias", "true, wanted false");
+    }
   } else {
     read_gqa(in, m);
   }
