@@ -1,7 +1,5 @@
 #include "waste/convert/calibration.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -149,20 +147,14 @@ void write_calibration(const fs::path& path, const format::ModelConfig& model,
   store_le<std::uint32_t>(&head[36], static_cast<std::uint32_t>(calibration.moments.size()));
   store_le<std::uint32_t>(&head[crc_at], io::crc32(head));
 
-  const fs::path temporary = path.string() + ".tmp" + std::to_string(::getpid());
-  try {
-    const io::File file = io::File::create(temporary);
+  io::write_atomically(path, [&](const io::File& file) {
     file.pwrite(head, 0);
     std::uint64_t off = head.size();
     for (const auto& [key, m] : calibration.moments) {
       file.pwrite(bytes_of(m.sums()), off);
       off += m.sums().size_bytes();
     }
-    io::publish(temporary, path);
-  } catch (...) {
-    ::unlink(temporary.c_str());
-    throw;
-  }
+  });
 }
 
 CalibrationFile CalibrationFile::open(const fs::path& path, const format::ModelConfig& model,

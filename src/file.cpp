@@ -205,17 +205,23 @@ void publish(const std::filesystem::path& temporary, const std::filesystem::path
   sync_directory(directory_of(final_path));
 }
 
-void write_atomically(const std::filesystem::path& path, std::string_view bytes) {
+void write_atomically(const std::filesystem::path& path,
+                      const std::function<void(const File&)>& write) {
   const std::filesystem::path temporary =
       path.string() + ".tmp" + std::to_string(static_cast<long>(::getpid()));
   try {
-    File::create(temporary).pwrite(
-        {reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()}, 0);
+    write(File::create(temporary));
     publish(temporary, path);
   } catch (...) {
     ::unlink(temporary.c_str());
     throw;
   }
+}
+
+void write_atomically(const std::filesystem::path& path, std::string_view bytes) {
+  write_atomically(path, [&](const File& file) {
+    file.pwrite({reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()}, 0);
+  });
 }
 
 std::uint64_t free_bytes(const std::filesystem::path& dir) {

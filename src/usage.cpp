@@ -226,10 +226,10 @@ void UsageFile::write(bool compact) {
   }
 }
 
-Fault UsageFile::append() noexcept {
+Fault UsageFile::flush(bool compact) noexcept {
   const std::lock_guard lock(mutex_);
   try {
-    write(false);
+    write(compact);
   } catch (const Error& e) {
     return e.fault();
   } catch (...) {
@@ -239,17 +239,8 @@ Fault UsageFile::append() noexcept {
   return {};
 }
 
-Fault UsageFile::finish() noexcept {
-  const std::lock_guard lock(mutex_);
-  try {
-    write(true);
-  } catch (const Error& e) {
-    return e.fault();
-  } catch (...) {
-    return waste::fault(Errc::over_budget, "usage log");
-  }
-  std::fill(pending_.begin(), pending_.end(), 0u);
-  return {};
-}
+Fault UsageFile::append() noexcept { return flush(false); }
+
+Fault UsageFile::finish() noexcept { return flush(true); }
 
 }  // namespace waste::engine

@@ -67,6 +67,7 @@ class UsageFile {
   std::size_t key(std::uint32_t layer, std::uint32_t expert) const noexcept;  ///< or keys()
   std::size_t keys() const noexcept { return counts_.size(); }
   void write(bool compact);
+  Fault flush(bool compact) noexcept;
   struct Counts {
     std::uint64_t clock = 0;
     std::vector<double> counts;       ///< decayed to `clock`, of each key

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -83,6 +84,9 @@ std::string read_text(const std::filesystem::path& path, std::uint64_t max_bytes
 /// Replaces `path` by `bytes` so that a reader, or a crash at any instant, sees the old file or the
 /// new one: temporary file beside it, fsync, rename, fsync of the directory. Throws Error.
 void write_atomically(const std::filesystem::path& path, std::string_view bytes);
+/// The same for bytes that `write` puts into the temporary file.
+void write_atomically(const std::filesystem::path& path,
+                      const std::function<void(const File&)>& write);
 
 /// fsync of a directory, so that a rename in it is durable.
 void sync_directory(const std::filesystem::path& dir);
