@@ -9,6 +9,7 @@
 #include <string>
 
 #include "commands.hpp"
+#include "json_of.hpp"
 #include "waste/core/parallel.hpp"
 #include "waste/engine/memory_plan.hpp"
 #include "waste/engine/trace_replay.hpp"
@@ -265,20 +266,7 @@ JsonValue budget_json(const engine::MemoryPlan& plan, std::uint64_t budget) {
 void print_plan_json(const PlanArguments& a, const engine::MemoryPlan& plan,
                      const io::MemoryLimit& limit, std::optional<std::uint64_t> automatic,
                      const std::optional<Prediction>& prediction) {
-  JsonValue out;
-  out.set("context_tokens", a.context);
-  out.set("trunk_bytes", plan.trunk_bytes);
-  out.set("codebook_bytes", plan.codebook_bytes);
-  out.set("kda_state_bytes", plan.kda_state_bytes);
-  out.set("mla_state_bytes", plan.mla_state_bytes);
-  out.set("scratch_bytes", plan.scratch_bytes);
-  out.set("record_bytes", plan.record_bytes);
-  out.set("floor_records", plan.floor_records);
-  out.set("floor_bytes", plan.floor_bytes());
-  out.set("working_set_records", plan.working_set_records);
-  out.set("working_set_bytes", plan.working_set_bytes());
-  out.set("recommended_bytes", plan.recommended_bytes());
-  out.set("everything_bytes", plan.everything_bytes());
+  JsonValue out = plan_json(plan, a.context);
   out.set("physical_bytes", limit.physical_bytes);
   out.set("cgroup_bytes", limit.cgroup_bytes ? JsonValue(*limit.cgroup_bytes) : JsonValue());
   out.set("usable_bytes", limit.usable_bytes());

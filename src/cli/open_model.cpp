@@ -19,11 +19,11 @@ const std::map<std::string, kernels::Precision> precisions = {
     {"exact", kernels::Precision::exact},
     {"hilo14", kernels::Precision::hilo14},
     {"split8", kernels::Precision::split8}};
-const std::map<std::string, engine::Policy> policies = {
-    {"decayed", engine::Policy::decayed_frequency},
-    {"fitted", engine::Policy::fitted_score},
-    {"lfru", engine::Policy::sampled_lfru},
-    {"lru", engine::Policy::lru}};
+const std::map<std::string, engine::Policy> policies = [] {
+  std::map<std::string, engine::Policy> out;
+  for (const engine::Policy policy : engine::all_policies) out.emplace(to_string(policy), policy);
+  return out;
+}();
 
 const std::map<std::string, io::Verify> verify_modes = {
     {"off", io::Verify::off}, {"once", io::Verify::once}, {"always", io::Verify::always}};

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "commands.hpp"
+#include "json_of.hpp"
 #include "printable.hpp"
 #include "progress.hpp"
 #include "report_page.hpp"
@@ -61,7 +62,7 @@ JsonValue bytes_json(const Container& c) {
 }
 
 /// Null for a family of models whose memory no plan here knows.
-JsonValue plan_json(const Container& c, std::uint64_t context) {
+JsonValue memory_json(const Container& c, std::uint64_t context) {
   engine::PlanOptions options;
   options.context_tokens = context;
   options.threads = available_threads();
@@ -72,18 +73,7 @@ JsonValue plan_json(const Container& c, std::uint64_t context) {
     if (e.code() != Errc::unsupported) throw;
     return {};
   }
-  JsonValue out;
-  out.set("context_tokens", context);
-  out.set("trunk_bytes", plan.trunk_bytes);
-  out.set("codebook_bytes", plan.codebook_bytes);
-  out.set("kda_state_bytes", plan.kda_state_bytes);
-  out.set("mla_state_bytes", plan.mla_state_bytes);
-  out.set("scratch_bytes", plan.scratch_bytes);
-  out.set("record_bytes", plan.record_bytes);
-  out.set("floor_bytes", plan.floor_bytes());
-  out.set("working_set_bytes", plan.working_set_bytes());
-  out.set("recommended_bytes", plan.recommended_bytes());
-  out.set("everything_bytes", plan.everything_bytes());
+  JsonValue out = plan_json(plan, context);
   out.set("usable_bytes", io::memory_limit().usable_bytes());
   return out;
 }
@@ -98,27 +88,11 @@ JsonValue measured_errors(const Arguments& a) {
   };
   const convert::VerifyReport r = convert::verify(a.directory, options);
   line.finish();
-  JsonValue out, experts(JsonValue::Array{}), trunk(JsonValue::Array{});
-  for (const convert::LayerError& e : r.experts_error) {
-    JsonValue one;
-    one.set("layer", e.layer);
-    one.set("kind", to_string(e.kind));
-    one.set("relative_error", e.stats.relative_error());
-    one.set("worst", e.worst);
-    one.set("worst_expert", e.worst_expert);
-    experts.push_back(std::move(one));
-  }
-  for (const convert::TensorError& t : r.trunk_error) {
-    JsonValue one;
-    one.set("name", t.name);
-    one.set("format", to_string(t.fmt));
-    one.set("relative_error", t.stats.relative_error());
-    trunk.push_back(std::move(one));
-  }
+  JsonValue out;
   out.set("expert_limit", r.expert_limit);
   out.set("findings_total", r.findings_total);
-  out.set("experts", std::move(experts));
-  out.set("trunk", std::move(trunk));
+  out.set("experts", experts_error_json(r));
+  out.set("trunk", trunk_error_json(r));
   return out;
 }
 
@@ -207,7 +181,7 @@ void run(const Arguments& a) {
   report.set("experts", m.model.num_experts);
   report.set("record_bytes", m.layout.record_bytes);
   report.set("bytes", bytes_json(c));
-  report.set("plan", plan_json(c, a.context));
+  report.set("plan", memory_json(c, a.context));
   report.set("errors", !a.source.empty()   ? measured_errors(a)
                        : !a.verify.empty() ? saved_errors(a.verify)
                                            : JsonValue());

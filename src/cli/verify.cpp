@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "commands.hpp"
+#include "json_of.hpp"
 #include "progress.hpp"
 #include "waste/format/json.hpp"
 
@@ -102,11 +103,8 @@ void print_text(const Arguments& a, const convert::VerifyReport& r) {
   }
 }
 
-JsonValue error_json(const quant::EncodeStats& s) { return s.relative_error(); }
-
 void print_json(const Arguments& a, const convert::VerifyReport& r) {
-  JsonValue out, findings(JsonValue::Array{}), experts(JsonValue::Array{}),
-      trunk(JsonValue::Array{});
+  JsonValue out, findings(JsonValue::Array{});
   out.set("directory", a.directory);
   out.set("ok", r.ok());
   out.set("format", to_string(r.expert_quant.fmt));
@@ -121,22 +119,6 @@ void print_json(const Arguments& a, const convert::VerifyReport& r) {
   out.set("trunk_bits_per_weight", r.trunk_bits_per_weight);
   out.set("compared", r.compared);
   out.set("expert_limit", r.expert_limit);
-  for (const convert::LayerError& e : r.experts_error) {
-    JsonValue one;
-    one.set("layer", e.layer);
-    one.set("kind", to_string(e.kind));
-    one.set("relative_error", error_json(e.stats));
-    one.set("worst", e.worst);
-    one.set("worst_expert", e.worst_expert);
-    experts.push_back(std::move(one));
-  }
-  for (const convert::TensorError& t : r.trunk_error) {
-    JsonValue one;
-    one.set("name", t.name);
-    one.set("format", to_string(t.fmt));
-    one.set("relative_error", error_json(t.stats));
-    trunk.push_back(std::move(one));
-  }
   for (const convert::Finding& f : r.findings) {
     JsonValue one;
     one.set("code", to_string(f.fault.code));
@@ -147,8 +129,8 @@ void print_json(const Arguments& a, const convert::VerifyReport& r) {
     one.set("message", f.message);
     findings.push_back(std::move(one));
   }
-  out.set("experts_error", std::move(experts));
-  out.set("trunk_error", std::move(trunk));
+  out.set("experts_error", experts_error_json(r));
+  out.set("trunk_error", trunk_error_json(r));
   out.set("findings_total", r.findings_total);
   out.set("findings", std::move(findings));
   std::printf("%s\n", dump_json(out).c_str());
