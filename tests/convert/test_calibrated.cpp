@@ -2,11 +2,11 @@
 // the hotlist, and the same bytes whatever the threads and interruptions.
 #include <cmath>
 #include <cstring>
-#include <functional>
 
 #include "folder.hpp"
 #include "small_source.hpp"
 #include "support/catch.hpp"
+#include "support/failure.hpp"
 #include "support/golden.hpp"
 #include "waste/convert/calibration.hpp"
 #include "waste/convert/converter.hpp"
@@ -26,16 +26,6 @@ namespace fs = std::filesystem;
 namespace {
 
 [[maybe_unused]] const bool in_memory = scratch_in_memory();
-
-Error failure_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e;
-  }
-  FAIL("no Error was thrown");
-  throw 0;
-}
 
 const fs::path& source() {
   static const fs::path dir = make_source(scratch_dir("source-calibrated"));

@@ -4,6 +4,7 @@
 
 #include "small_source.hpp"
 #include "support/catch.hpp"
+#include "support/failure.hpp"
 #include "support/golden.hpp"
 
 using namespace waste;
@@ -11,16 +12,6 @@ using namespace waste::test;
 using convert::Checkpoint;
 
 namespace {
-
-Error failure_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e;
-  }
-  FAIL("no Error was thrown");
-  throw 0;
-}
 
 /// Opens the checkpoint of `s` after `damage` changed its tensors.
 Error failure_after(const SmallSource& s,

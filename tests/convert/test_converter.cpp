@@ -1,11 +1,11 @@
 #include "waste/convert/converter.hpp"
 
-#include <functional>
 #include <set>
 
 #include "folder.hpp"
 #include "small_source.hpp"
 #include "support/catch.hpp"
+#include "support/failure.hpp"
 #include "support/golden.hpp"
 #include "waste/convert/verify.hpp"
 #include "waste/io/container.hpp"
@@ -18,16 +18,6 @@ namespace fs = std::filesystem;
 namespace {
 
 [[maybe_unused]] const bool in_memory = scratch_in_memory();
-
-Error failure_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e;
-  }
-  FAIL("no Error was thrown");
-  throw 0;
-}
 
 bool says(const Error& e, const std::string& text) {
   return std::string(e.what()).find(text) != std::string::npos;

@@ -1,13 +1,13 @@
 // Checkpoints of other families, by their published names: converted, read, verified, refused by
 // the forward pass that is not theirs.
 #include <algorithm>
-#include <functional>
 #include <set>
 #include <utility>
 
 #include "folder.hpp"
 #include "small_source.hpp"
 #include "support/catch.hpp"
+#include "support/failure.hpp"
 #include "support/golden.hpp"
 #include "waste/convert/converter.hpp"
 #include "waste/convert/verify.hpp"
@@ -227,16 +227,6 @@ fs::path write(const Source& s, const std::vector<RawTensor>& tensors) {
   write_file(dir / "config.json", s.config);
   write_file(dir / "model.safetensors", safetensors_bytes(tensors));
   return dir;
-}
-
-Error failure_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e;
-  }
-  FAIL("no Error was thrown");
-  throw 0;
 }
 
 bool says(const Error& e, const std::string& text) {

@@ -1,9 +1,9 @@
 // Slices of a conversion made in directories of their own, joined to the bytes of a single run.
-#include <functional>
 
 #include "folder.hpp"
 #include "small_source.hpp"
 #include "support/catch.hpp"
+#include "support/failure.hpp"
 #include "support/golden.hpp"
 #include "waste/convert/converter.hpp"
 #include "waste/convert/verify.hpp"
@@ -16,16 +16,6 @@ namespace fs = std::filesystem;
 namespace {
 
 [[maybe_unused]] const bool in_memory = scratch_in_memory();
-
-Error failure_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e;
-  }
-  FAIL("no Error was thrown");
-  throw 0;
-}
 
 const fs::path& source() {
   static const fs::path dir = [] {

@@ -14,6 +14,7 @@
 #include "folder.hpp"
 #include "small_source.hpp"
 #include "support/catch.hpp"
+#include "support/failure.hpp"
 #include "support/golden.hpp"
 #include "waste/convert/converter.hpp"
 #include "waste/convert/verify.hpp"
@@ -26,16 +27,6 @@ namespace fs = std::filesystem;
 namespace {
 
 [[maybe_unused]] const bool in_memory = scratch_in_memory();
-
-Error failure_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e;
-  }
-  FAIL("no Error was thrown");
-  throw 0;
-}
 
 ConvertOptions fast() {
   ConvertOptions o;

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "support/catch.hpp"
+#include "support/failure.hpp"
 #include "support/golden.hpp"
 #include "waste/convert/synthetic.hpp"
 #include "waste/io/audit.hpp"
@@ -15,6 +16,7 @@ using waste::Errc;
 using waste::Error;
 using waste::convert::SyntheticOptions;
 using waste::convert::SyntheticShape;
+using waste::test::code_of;
 
 namespace {
 
@@ -35,16 +37,6 @@ bool same_files(const fs::path& a, const fs::path& b) {
       return false;
   }
   return true;
-}
-
-template <class F>
-Errc code_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.code();
-  }
-  return Errc::ok;
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "support/catch.hpp"
+#include "support/failure.hpp"
 #include "support/golden.hpp"
 #include "support/tiny_container.hpp"
 #include "waste/engine/expert_cache.hpp"
@@ -19,6 +20,7 @@ using waste::ExpertId;
 using waste::LayerId;
 using waste::engine::CacheOptions;
 using waste::engine::Policy;
+using waste::test::code_of;
 using waste::test::TinyContainer;
 using waste::test::TinySpec;
 
@@ -50,16 +52,6 @@ bool same_matrix(const waste::VqMatrix& a, const waste::VqMatrix& b) {
 }
 bool same_expert(const waste::ExpertView& a, const waste::ExpertView& b) {
   return same_matrix(a.gate, b.gate) && same_matrix(a.up, b.up) && same_matrix(a.down, b.down);
-}
-
-template <class F>
-Errc code_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.code();
-  }
-  return Errc::ok;
 }
 
 }  // namespace

@@ -4,10 +4,10 @@
 
 #include <filesystem>
 #include <fstream>
-#include <functional>
-#include <iterator>
 
+#include "convert/folder.hpp"
 #include "support/catch.hpp"
+#include "support/failure.hpp"
 #include "support/golden.hpp"
 #include "waste/core/half.hpp"
 #include "waste/io/container.hpp"
@@ -18,21 +18,6 @@ using format::Kind;
 namespace fs = std::filesystem;
 
 namespace {
-
-Error failure_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e;
-  }
-  FAIL("no Error was thrown");
-  throw 0;
-}
-
-std::string read_bytes(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 /// Two MoE layers of three experts, rows that 64 does not divide.
 io::ContainerPlan small_plan(format::ExpertQuant quant = format::vq3r) {

@@ -1,9 +1,9 @@
 #include "waste/io/safetensors.hpp"
 
 #include <filesystem>
-#include <functional>
 
 #include "support/catch.hpp"
+#include "support/failure.hpp"
 #include "support/golden.hpp"
 #include "support/write_safetensors.hpp"
 #include "waste/quant/mxfp4.hpp"
@@ -13,16 +13,6 @@ using namespace waste::test;
 namespace fs = std::filesystem;
 
 namespace {
-
-Error failure_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e;
-  }
-  FAIL("no Error was thrown");
-  throw 0;
-}
 
 std::vector<RawTensor> small_tensors() {
   return {{"a", "F32", {2, 3}, bytes_of<float>({1, -2, 3, 4.5f, 1e-45f, 1e38f})},

@@ -4,13 +4,13 @@
 
 #include <cstring>
 #include <fstream>
-#include <functional>
-#include <iterator>
 #include <memory>
 
 #include <zlib.h>
 
+#include "convert/folder.hpp"
 #include "support/catch.hpp"
+#include "support/failure.hpp"
 #include "support/golden.hpp"
 #include "support/tiny_container.hpp"
 #include "waste/format/manifest.hpp"
@@ -22,6 +22,8 @@ using convert::Calibration;
 using convert::CalibrationFile;
 using convert::MomentKey;
 using convert::Site;
+using test::failure_of;
+using test::read_bytes;
 using test::TinySpec;
 
 namespace {
@@ -43,21 +45,6 @@ TextModel open_tiny(const TinySpec& spec, unsigned threads) {
   model::ModelOptions options;
   options.exec.threads = threads;
   return TextModel(std::make_shared<model::ContainerWeights>(container, cache), options);
-}
-
-Error failure_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e;
-  }
-  FAIL("no Error was thrown");
-  throw 0;
-}
-
-std::string bytes_of(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 void write_bytes(const fs::path& path, const std::string& bytes) {
@@ -254,7 +241,7 @@ TEST_CASE("a calibration file gives back what was written, or says what is wrong
   const fs::path dir = test::scratch_dir("calibration-file"), path = dir / "c.wcal";
   convert::write_calibration(path, model.config(), found);
   const auto open = [&] { return CalibrationFile::open(path, model.config(), 77); };
-  const std::string good = bytes_of(path);
+  const std::string good = read_bytes(path);
   {
     const CalibrationFile file = open();
     CHECK(file.tokens() == 200);

@@ -5,15 +5,16 @@
 #include <cstring>
 #include <limits>
 
+#include "quant/inputs.hpp"
 #include "support/catch.hpp"
 #include "support/golden.hpp"
 #include "waste/core/error.hpp"
 #include "waste/core/half.hpp"
-#include "waste/quant/random.hpp"
 
 using namespace waste;
 using format::Fmt;
 using quant::GroupScale;
+using test::gaussian;
 
 namespace {
 
@@ -53,13 +54,6 @@ std::vector<double> group_errors(const Quantized& q, MatrixView<const float> w) 
       out[g] += e * e;
     }
   }
-  return out;
-}
-
-std::vector<float> gaussian(std::size_t n, std::uint64_t seed) {
-  quant::Random random(seed);
-  std::vector<float> out(n);
-  for (float& v : out) v = static_cast<float>(random.normal());
   return out;
 }
 

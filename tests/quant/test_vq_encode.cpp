@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "quant/inputs.hpp"
 #include "support/catch.hpp"
 #include "waste/arch/cpu.hpp"
 #include "waste/core/error.hpp"
@@ -13,15 +14,9 @@
 
 using namespace waste;
 using quant::Effort;
+using test::gaussian;
 
 namespace {
-
-std::vector<float> gaussian(std::size_t n, std::uint64_t seed) {
-  quant::Random random(seed);
-  std::vector<float> out(n);
-  for (float& v : out) v = static_cast<float>(random.normal());
-  return out;
-}
 
 double decoded_error(const VqMatrix& q, MatrixView<const float> w) {
   double error = 0, norm = 0;
