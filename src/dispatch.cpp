@@ -5,6 +5,10 @@
 #include "waste/core/error.hpp"
 #include "waste/kernels/kernel_table.hpp"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace waste::kernels {
 
 #define WASTE_DECLARE_TIER(name)                                                     \
@@ -79,6 +83,17 @@ const KernelTable& active_kernels() {
 }  // namespace waste::kernels
 
 namespace waste::arch {
+namespace {
+
+#if defined(__x86_64__)
+// The probe of clang 14 does not know this name.
+bool has_f16c() noexcept {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
+
+}  // namespace
 
 bool can_run(Tier tier) noexcept {
   switch (tier) {
@@ -88,7 +103,7 @@ bool can_run(Tier tier) noexcept {
     // The compiler's probe includes the XGETBV check that the OS saves the wide registers.
     case Tier::avx2:
       return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-             __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi2");
+             has_f16c() && __builtin_cpu_supports("bmi2");
     case Tier::avx512bw:
       return can_run(Tier::avx2) && __builtin_cpu_supports("avx512f") &&
              __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
