@@ -151,6 +151,10 @@ std::uint64_t audit_codebooks(const std::filesystem::path& path, const format::M
     });
   };
   Report report(sink);
+  if (count > format::limits::codebooks) {
+    report.add(fault(Errc::out_of_range, "codebooks", count, format::limits::codebooks), file);
+    return report.faults();
+  }
   std::vector<std::uint8_t> record(record_bytes);
   for (std::uint64_t id = 0; id < count; ++id) {
     Fault f = file.try_pread(record, id * record_bytes);

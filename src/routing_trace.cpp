@@ -19,6 +19,7 @@ std::vector<std::uint16_t> parse_layer(const JsonValue& value, std::string_view 
   }
   std::vector<std::uint16_t> out;
   out.reserve(ids->size());
+  std::vector<bool> there(trace_limit_experts);
   for (const JsonValue& id : *ids) {
     const auto* n = id.as_unsigned();
     if (n == nullptr) throw Error(fault(Errc::bad_field, "expert"), file, line + ": no integer");
@@ -26,9 +27,10 @@ std::vector<std::uint16_t> parse_layer(const JsonValue& value, std::string_view 
       throw Error(fault(Errc::out_of_range, "expert", *n, trace_limit_experts - 1), file, line);
     }
     const auto expert = static_cast<std::uint16_t>(*n);
-    if (std::find(out.begin(), out.end(), expert) != out.end()) {
+    if (there[expert]) {
       throw Error(fault(Errc::bad_field, "expert", *n, 0), file, line + ": twice in one layer");
     }
+    there[expert] = true;
     out.push_back(expert);
   }
   return out;
@@ -74,6 +76,9 @@ RoutingTrace parse_trace(std::string_view text, std::string_view file) {
       throw Error(fault(Errc::bad_field, "layers"), file, line + ": no list of layers");
     }
     if (out.layers == 0) out.layers = list->size();
+    if (out.layers > trace_limit_layers) {
+      throw Error(fault(Errc::out_of_range, "layers", out.layers, trace_limit_layers), file, line);
+    }
     if (list->size() != out.layers) {
       throw Error(fault(Errc::mismatch, "layers", list->size(), out.layers), file, line);
     }
@@ -82,6 +87,11 @@ RoutingTrace parse_trace(std::string_view text, std::string_view file) {
       for (const std::uint16_t e : out.choices.back()) {
         out.experts = std::max<std::size_t>(out.experts, e + std::size_t{1});
       }
+    }
+    if (out.layers * out.experts > trace_limit_records) {
+      throw Error(fault(Errc::out_of_range, "layers times experts", out.layers * out.experts,
+                        trace_limit_records),
+                  file, line);
     }
   }
   if (out.layers == 0) throw Error(fault(Errc::truncated, "trace"), file, "no token in it");

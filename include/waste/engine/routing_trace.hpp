@@ -30,6 +30,9 @@ struct RoutingTrace {
 
 inline constexpr std::uint64_t trace_limit_bytes = std::uint64_t{1} << 30;
 inline constexpr std::size_t trace_limit_experts = 65536;
+inline constexpr std::size_t trace_limit_layers = 4096;
+/// Layers times experts: what a replay keeps a number, or a page on disk, of.
+inline constexpr std::size_t trace_limit_records = std::size_t{1} << 22;
 
 /// Reads lines of {"tok": n, "layers": [[expert, ...], ...]}, one a token: the experts that the
 /// token chose in each layer that has experts, in any order. Other members, and empty lines, are
