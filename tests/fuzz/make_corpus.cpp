@@ -1,9 +1,14 @@
 // Writes the seed corpora. Usage: make_corpus FOLDER (what stands in tests/fuzz/corpus)
+// Built by hand, linked with the library and tests/support.
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
 #include "scratch_container.hpp"
+#include "waste/convert/calibration.hpp"
+#include "waste/format/manifest.hpp"
+#include "waste/io/checksums.hpp"
 
 namespace {
 
@@ -21,6 +26,42 @@ Bytes of(const std::string& text) { return {text.begin(), text.end()}; }
 Bytes with_front(std::uint8_t first, Bytes bytes) {
   bytes.insert(bytes.begin(), first);
   return bytes;
+}
+
+/// Two sites and an expert's own moments of the model that the target has.
+void save_calibration(const fs::path& folder) {
+  using namespace waste;
+  const test::TinySpec spec = fuzz::small(TinySpec::vq3r());
+  const auto model = format::parse_manifest(test::make_tiny(spec).manifest.dump(), "m").model;
+  convert::Calibration c;
+  c.config_crc32 = 7;
+  c.tokens = 5;
+  c.uses = {3, 4, 1, 2};
+  const auto add = [&](convert::MomentKey key, std::size_t cols, std::size_t block) {
+    quant::InputMoments m(cols, block);
+    std::vector<float> x(2 * cols);
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 7) - 3;
+    m.add({x.data(), 2, cols});
+    c.moments.emplace(key, std::move(m));
+  };
+  add({1, convert::Site::expert}, spec.hidden, spec.hidden);
+  add({1, convert::Site::expert_down, 1}, spec.inter, 1);
+  add({2, convert::Site::moe}, spec.hidden, 8);
+  const fs::path file = folder / "written";
+  fs::create_directories(folder);
+  convert::write_calibration(file, model, c);
+  std::ifstream in(file, std::ios::binary);
+  const Bytes bytes{std::istreambuf_iterator<char>(in), {}};
+  fs::remove(file);
+  save(folder / "as-written", with_front(0, bytes));
+  save(folder / "mended", with_front(1, bytes));
+}
+
+void save_checksums(const fs::path& file) {
+  using namespace waste;
+  const fuzz::ScratchContainer base(fuzz::small(TinySpec::vq2r()));
+  save(file, of(io::dump_checksums(
+                 io::compute_checksums(base.dir, format::parse_manifest(base.manifest, "m")))));
 }
 
 }  // namespace
@@ -88,6 +129,30 @@ int main(int argc, char** argv) {
           R"("a":{"dtype":"F32","shape":[2,4],"data_offsets":[0,32]},)"
           R"("b":{"dtype":"BF16","shape":[4],"data_offsets":[32,40]}})"));
   save(root / "ranks" / "bytes", of("AA== 0\nAQ== 1\nYQ== 2\nYWI= 3\nYWJj 4\n"));
+  save_calibration(root / "calibration");
+  save_checksums(root / "checksums" / "right");
+  save(root / "trace" / "three", of("{\"tok\":0,\"layers\":[[1,0],[2]]}\n"
+                                    "{\"tok\":1,\"layers\":[[3],[2,0]]}\n"
+                                    "{\"tok\":2,\"layers\":[[1],[65535]]}\n"));
+  save(root / "text" / "words", of("The weather  isn't 12345 <|end|>x\r\n\n\tna\xc3\xafve "
+                                   "\xe4\xb8\xad\xe6\x96\x87 \xf0\x9f\x98\x80 caf\xc3"));
+  save(root / "side" / "specials",
+       with_front(0, of(R"([{"id": 300, "text": "<|end|>"}, {"id": 301, "text": "\u00e9"}])")));
+  save(root / "side" / "added",
+       with_front(1, of(R"({"added_tokens_decoder": {"12": {"content": "<|b|>"}}, "x": 1})")));
+  save(root / "side" / "chat",
+       with_front(2, of(R"({"system": ["<s>", "</s>"], "user": ["<u>", ""], "open": "<a>"})")));
+  // One damage of each kind to each base of the checkpoint; one input per kernel family.
+  for (std::uint8_t kind = 0; kind < 8; ++kind) {
+    save(root / "checkpoint" / std::to_string(kind),
+         {kind, kind, static_cast<std::uint8_t>(kind | (kind % 3 == 0 ? 0x80 : 0)),
+          static_cast<std::uint8_t>(31 * kind), kind, 0, 0, 5, 0});
+  }
+  for (const std::uint8_t which : {0, 3, 8, 16, 24, 32, 33, 34, 35, 36, 64, 96}) {
+    Bytes bytes = {which, static_cast<std::uint8_t>(3 * which + 63), which};
+    for (int i = 0; i < 200; ++i) bytes.push_back(static_cast<std::uint8_t>(i * i + 7 * which));
+    save(root / "tiers" / std::to_string(which), bytes);
+  }
   std::printf("wrote %s\n", root.c_str());
   return 0;
 }

@@ -1,4 +1,4 @@
-// A tiny container in a folder of this process's own, whose files a fuzz target rewrites.
+// A folder of this process's own, and a tiny container in it, whose files a fuzz target rewrites.
 #pragma once
 
 #include <unistd.h>
@@ -11,26 +11,38 @@
 
 namespace waste::fuzz {
 
-/// Writes the container once; put() replaces one file, restore() undoes all.
-class ScratchContainer {
+/// A folder in memory where there is a file system for that; goes with the object.
+class ScratchFolder {
  public:
-  explicit ScratchContainer(const test::TinySpec& spec) : tiny(test::make_tiny(spec)) {
+  ScratchFolder() {
     static int number = 0;
     const std::filesystem::path shm = "/dev/shm";
     const auto root =
         std::filesystem::is_directory(shm) ? shm : std::filesystem::temp_directory_path();
     dir = root / ("waste-fuzz-" + std::to_string(static_cast<long>(::getpid())) + "-" +
                   std::to_string(number++));
-    tiny.write(dir);
-    manifest = tiny.manifest.dump();
+    std::filesystem::create_directories(dir);
   }
-  ~ScratchContainer() {
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  ~ScratchFolder() {
     std::error_code ignored;
     std::filesystem::remove_all(dir, ignored);
   }
   void put(const std::string& name, const void* bytes, std::size_t size) const {
     std::ofstream out(dir / name, std::ios::binary | std::ios::trunc);
     out.write(static_cast<const char*>(bytes), static_cast<std::streamsize>(size));
+  }
+
+  std::filesystem::path dir;
+};
+
+/// Writes the container once; put() replaces one file, restore() puts it back.
+class ScratchContainer : public ScratchFolder {
+ public:
+  explicit ScratchContainer(const test::TinySpec& spec)
+      : tiny(test::make_tiny(spec)), manifest(tiny.manifest.dump()) {
+    tiny.write(dir);
   }
   void restore(const std::string& name) const {
     if (name == "manifest.json") {
@@ -43,7 +55,6 @@ class ScratchContainer {
 
   test::TinyContainer tiny;
   std::string manifest;
-  std::filesystem::path dir;
 };
 
 /// A spec small enough that a record is one page and a container a few hundred kilobytes.
