@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Streaming figures on synthetic Kimi-Linear containers, cache one quarter of the experts: what
-# checking every record once costs, what reading ahead wins with the page cache bypassed, and peak
-# memory against the budget. Builds what it needs; takes about 1 GB of disk under TMPDIR.
+# checking every record once costs, what reading ahead wins with the page cache bypassed, peak
+# memory against the budget, and what waste plan predicts of a run against that run. Builds what it
+# needs; takes about 1 GB of disk under TMPDIR.
 # Usage: bench/streaming.sh [--build DIR] [--layers N] [--experts M] [--tokens N] [--rounds N]
 #        [--threads N]
 set -eu
@@ -15,7 +16,7 @@ while [ $# -gt 0 ]; do
     --tokens) tokens=$2 ;;
     --rounds) rounds=$2 ;;
     --threads) threads=$2 ;;
-    *) sed -n '2,6s/^# //p' "$0" >&2; exit 64 ;;
+    *) sed -n '2,7s/^# //p' "$0" >&2; exit 64 ;;
   esac
   shift 2
 done
@@ -38,3 +39,34 @@ echo "== read-ahead and look-ahead against synchronous reads, page cache bypasse
 echo
 echo "== peak memory of one run"
 "$waste" bench $common --direct on
+
+echo
+echo "== waste plan --disk --trace against the run whose routing it was told"
+warmup=8
+bank=$(ls "$dir"/kl.waste/experts-L*.bin | head -n 1)
+# What one reader gets of this disk, in GB/s: records are read whole, past the page cache.
+disk=$( (LC_ALL=C dd if="$bank" of=/dev/null bs=4M iflag=direct 2>&1 || LC_ALL=C dd if="$bank" of=/dev/null bs=4M 2>&1) |
+  awk '/copied/ { for (i = 2; i <= NF; ++i) if ($i == "s,") t = $(i - 1); printf "%.4f", $1 / t / 1e9 }')
+"$waste" bench "$dir/kl.waste" --share 1 --threads "$threads" --tokens "$tokens" --warmup 32 --precision split8 \
+  --direct off --quiet --json >"$dir/memory.json"
+"$waste" bench $common --warmup "$warmup" --direct on --record-trace "$dir/trace.jsonl" --json >"$dir/run.json"
+python3 - "$waste" "$dir" "$disk" "$threads" "$tokens" "$warmup" <<'END'
+import json, subprocess, sys
+waste, directory, disk, threads, tokens, warmup = sys.argv[1:]
+run = json.load(open(directory + "/run.json"))
+arm = run["arms"][0]
+memory = json.load(open(directory + "/memory.json"))["arms"][0]
+compute = 1e3 * (memory["seconds"] / int(tokens) - memory["stall_seconds_per_token"])
+plan = json.loads(subprocess.run(
+    [waste, "plan", directory + "/kl.waste", "--context", str(int(tokens) + int(warmup)), "--threads", threads,
+     "--budget", str(run["budget_bytes"]), "--disk", disk, "--compute", str(compute), "--skip", warmup,
+     "--trace", directory + "/trace.jsonl", "--json"], stdout=subprocess.PIPE).stdout).get("prediction")
+if plan is None:
+    sys.exit("the cache is below the floor of waste plan: nothing is predicted")
+print(f"told: a disk of {disk} GB/s (one reader), {compute:.1f} ms of computing a token, {arm['cache_records']} records")
+print(f"{'':16} {'predicted':>10} {'measured':>10} {'ratio':>8}")
+for name, told, was in (("hit rate, %", 100 * plan["hit_rate"], 100 * arm["hit_rate"]),
+                        ("GB a token", plan["read_bytes_per_token"] / 1e9, arm["gb_per_token"]),
+                        ("tokens a second", plan["tokens_per_second"], arm["tokens_per_second"])):
+    print(f"{name:16} {told:10.4f} {was:10.4f} {was / told if told else float('nan'):8.3f}")
+END

@@ -6,6 +6,14 @@
 
 namespace waste::engine {
 
+Places places_of(std::size_t slots, std::size_t keys, std::size_t concurrent,
+                 const ReadAheadOptions& ahead) noexcept {
+  const std::size_t depth = ahead.readers == 0 ? 0 : ahead.depth;
+  if (slots >= keys) return {slots, depth};
+  const std::size_t apart = std::min(concurrent + depth, slots / 4);
+  return {slots - apart, apart - std::min(apart, concurrent)};
+}
+
 ExpertCache::State::State(const Container& c, const CacheOptions& options)
     : container(c), ahead_options(options.ahead) {
   std::size_t keys = 0;
@@ -27,16 +35,9 @@ ExpertCache::State::State(const Container& c, const CacheOptions& options)
   }
   slots = std::vector<Slot>(static_cast<std::size_t>(std::min<std::uint64_t>(fit, keys)));
   where.assign(keys, no_slot);
-  depth = ahead_options.readers == 0 ? 0 : ahead_options.depth;
-  // Where not everything fits, slots apart are for records that are not kept: those held by
-  // concurrent callers, and those read ahead.
-  if (slots.size() < keys) {
-    const std::size_t spare = std::min(wanted + depth, slots.size() / 4);
-    depth = spare - std::min(spare, wanted);
-    capacity = slots.size() - spare;
-  } else {
-    capacity = slots.size();
-  }
+  const Places places = places_of(slots.size(), keys, wanted, ahead_options);
+  capacity = std::min(places.kept, options.most_kept);
+  depth = places.ahead;
   policy = options.make_policy ? options.make_policy(keys) : make_policy(options.policy, keys);
 }
 

@@ -69,7 +69,7 @@ std::string_view to_string(StopReason reason) noexcept {
 
 Generated generate(const TextModel& model, Session& session, const Tokenizer& tokenizer,
                    std::span<const std::uint32_t> prompt, const GenerateOptions& options,
-                   const std::function<bool(std::string_view)>& on_text) {
+                   const std::function<bool(std::string_view)>& on_text, const Observer& observer) {
   if (prompt.empty()) {
     throw Error(fault(Errc::bad_argument, "prompt"), {}, "it must have at least one token");
   }
@@ -83,7 +83,8 @@ Generated generate(const TextModel& model, Session& session, const Tokenizer& to
   };
 
   auto start = Clock::now();
-  std::vector<float> logits = model.logits_after(session, prompt);
+  std::vector<float> logits(model.config().vocab_size);
+  model.forward(session, prompt, {logits.data(), 1, logits.size()}, observer);
   out.prompt_seconds = since(start);
   start = Clock::now();
   for (;;) {
@@ -110,7 +111,7 @@ Generated generate(const TextModel& model, Session& session, const Tokenizer& to
       out.reason = StopReason::context;
       break;
     }
-    model.forward(session, {&token, 1}, {logits.data(), 1, logits.size()});
+    model.forward(session, {&token, 1}, {logits.data(), 1, logits.size()}, observer);
     ++out.steps;
   }
   out.seconds = since(start);

@@ -102,6 +102,56 @@ RoutingTrace read_trace(const std::filesystem::path& path) {
   return parse_trace(io::read_text(path, trace_limit_bytes), path.string());
 }
 
+std::string trace_text(const RoutingTrace& trace) {
+  std::string out;
+  for (std::size_t t = 0; t < trace.tokens(); ++t) {
+    out += "{\"tok\": " + std::to_string(t) + ", \"layers\": ";
+    for (std::size_t l = 0; l < trace.layers; ++l) {
+      out += l == 0 ? "[[" : ", [";
+      const char* between = "";
+      for (const std::uint16_t e : trace.at(t, l)) {
+        out += between + std::to_string(e);
+        between = ", ";
+      }
+      out += ']';
+    }
+    out += "]}\n";
+  }
+  return out;
+}
+
+void TraceRecorder::record(std::uint32_t layer, MatrixView<const std::uint32_t> ids) {
+  const std::size_t n = layers_.size();
+  if (!layers_.empty() && layer == layers_[0]) {
+    turn_ = 0;
+    pending_.assign(ids.rows * n, {});
+  }
+  if (turn_ == n || layer != layers_[turn_] || ids.rows * n != pending_.size()) {
+    throw Error(fault(Errc::bad_argument, "recorded layer").at(LayerId{layer}), {},
+                "layers must be recorded in order, all for the same tokens");
+  }
+  for (std::size_t t = 0; t < ids.rows; ++t) {
+    for (const std::uint32_t e : ids.row(t)) {
+      if (e >= trace_limit_experts) {
+        throw Error(fault(Errc::out_of_range, "expert", e, trace_limit_experts - 1));
+      }
+      pending_[t * n + turn_].push_back(static_cast<std::uint16_t>(e));
+    }
+  }
+  if (++turn_ < n) return;
+  trace_.layers = n;
+  for (auto& chosen : pending_) {
+    for (const std::uint16_t e : chosen) {
+      trace_.experts = std::max<std::size_t>(trace_.experts, e + std::size_t{1});
+    }
+    trace_.choices.push_back(std::move(chosen));
+  }
+}
+
+void TraceRecorder::write(const std::filesystem::path& path) const {
+  io::write_atomically(path, trace_text(trace_));
+}
+
 std::vector<std::uint32_t> optimal_hits(const RoutingTrace& trace, std::size_t records) {
   const std::size_t steps = trace.choices.size(), keys = trace.layers * trace.experts;
   // When each choice is next asked for, counted in layers from the start.

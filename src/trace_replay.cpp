@@ -109,11 +109,15 @@ ReplayContainer::~ReplayContainer() {
 }
 
 std::vector<std::uint32_t> replay_hits(const RoutingTrace& trace, const ReplayContainer& container,
-                                       const MakePolicy& policy, std::size_t records) {
+                                       const ReplayOptions& replay) {
+  const auto& banks = container.container().banks();
   CacheOptions options;
-  options.budget_bytes = records * container.container().banks().front().record_bytes();
-  options.concurrent = 1;
-  options.make_policy = policy;
+  options.budget_bytes = replay.records * banks.front().record_bytes();
+  options.concurrent = replay.concurrent;
+  options.most_kept = places_of(replay.records, banks.size() * banks.front().experts(),
+                                replay.concurrent, replay.ahead)
+                          .kept;
+  options.make_policy = replay.policy;
   options.ahead.readers = 0;
   ExpertCache cache(container.container(), options);
   std::vector<std::uint32_t> hits(trace.tokens());
@@ -122,7 +126,7 @@ std::vector<std::uint32_t> replay_hits(const RoutingTrace& trace, const ReplayCo
   for (std::size_t t = 0; t < trace.tokens(); ++t) {
     cache.begin_token();
     for (std::size_t l = 0; l < trace.layers; ++l) {
-      const LayerId layer = container.container().banks()[l].layer();
+      const LayerId layer = banks[l].layer();
       wanted.clear();
       for (const std::uint16_t e : trace.at(t, l)) wanted.push_back(ExpertId{e});
       cache.prepare(layer, wanted);

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "commands.hpp"
 #include "open_model.hpp"
@@ -85,7 +86,7 @@ std::uint64_t peak_rss_bytes() {
 
 /// Decodes random tokens one at a time: a random model fed its own output would soon repeat itself,
 /// and the cache with it.
-void run(Arm& arm, const BenchArguments& a) {
+void run(Arm& arm, const BenchArguments& a, bool first) {
   const OpenedModel opened = open_model(arm.model);
   if (!opened.container) {
     throw Error(fault(Errc::unsupported, "DIR"), a.model.path, "bench wants a container");
@@ -101,6 +102,9 @@ void run(Arm& arm, const BenchArguments& a) {
   Clock::time_point since{}, begin{};
   bool counted = false;
   model::Observer observer;
+  // Every run decodes the same tokens: the first one's choices are all there is to record.
+  std::optional<RoutingRecord> record;
+  if (first) record.emplace(arm.model, model.config(), observer);
   observer.phase = [&](Phase next) {
     const auto now = Clock::now();
     if (counted && phase != Phase::done) {
@@ -124,6 +128,7 @@ void run(Arm& arm, const BenchArguments& a) {
   out.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   out.cpu_seconds = cpu_seconds() - cpu;
   out.after = opened.container->cache().counters();
+  if (record) record->write();
   arm.status = opened.container->cache().status();
   arm.streaming = opened.streaming_text();
   arm.slots = opened.container->cache().slots();
@@ -194,6 +199,7 @@ JsonValue arm_json(const Arm& arm) {
   out.set("cache_records", static_cast<std::uint64_t>(arm.slots));
   out.set("budget_bytes", arm.budget_bytes);
   out.set("readers", arm.status.readers);
+  out.set("read_depth", static_cast<std::uint64_t>(arm.status.depth));
   out.set("direct_io", arm.status.direct_io);
   JsonValue profile(JsonValue::Object{});
   for (std::size_t p = 0; p < phases; ++p) profile.set(phase_names[p], r.phase[p]);
@@ -233,7 +239,7 @@ void bench(const BenchArguments& a) {
   double done = 0;
   for (std::size_t i = 0; i < a.repeat; ++i) {
     for (Arm& arm : arms) {
-      run(arm, a);
+      run(arm, a, done == 0);
       line.update(++done, total, arm.name);
     }
   }
@@ -271,6 +277,7 @@ void add_bench(CLI::App& app, Context&) {
   CLI::App* sub = app.add_subcommand(
       "bench", "Decode random tokens and show speed, hit rate, bytes, stalls and a profile");
   add_model_options(*sub, a->model);
+  add_record_option(*sub, a->model);
   sub->add_option("-n,--tokens", a->tokens, "tokens to measure")
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();

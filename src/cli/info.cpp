@@ -218,34 +218,47 @@ struct PlanArguments {
   std::uint64_t budget = 0;
   unsigned threads = 0;
   double disk = 0, compute = 0;  ///< GB/s, ms a token
-  std::string trace;
+  std::string trace, policy = "fitted";
+  std::size_t skip = 0;  ///< tokens of the trace
+  engine::ReadAheadOptions ahead;
   bool json = false;
 };
 
 /// What a disk and a recorded routing make of a budget.
 struct Prediction {
-  std::uint64_t records =
-      0;  ///< of the trace's own model, as many working sets as the budget holds
+  std::uint64_t records = 0;  ///< as many working sets of the trace as the budget has of the plan
   engine::StreamingCost cost;
 };
 
-/// The trace may be another model's: its cache gets as many working sets as the budget has.
-std::optional<Prediction> predict(const PlanArguments& a, const engine::MemoryPlan& plan,
+/// The trace may be another model's: its cache gets as many working sets as the budget has. Of the
+/// same model it is the very cache of a run.
+std::optional<Prediction> predict(const PlanArguments& a, const format::ModelConfig& model,
+                                  const engine::MemoryPlan& plan,
                                   std::optional<std::uint64_t> budget) {
   if (a.trace.empty() || !budget || !engine::use_of_budget(plan, *budget).runs) return std::nullopt;
-  const engine::RoutingTrace trace = engine::read_trace(a.trace);
+  engine::RoutingTrace trace = engine::read_trace(a.trace);
+  if (a.skip >= trace.tokens()) {
+    throw Error(fault(Errc::out_of_range, "--skip", a.skip, trace.tokens() - 1), a.trace);
+  }
+  if (trace.layers == model.moe_layers() && trace.experts <= model.num_experts) {
+    trace.experts = model.num_experts;
+  }
   const engine::BudgetUse use = engine::use_of_budget(plan, *budget);
   Prediction out;
-  out.records = std::max<std::uint64_t>(
-      static_cast<std::uint64_t>(use.working_sets * static_cast<double>(trace.working_set())), 1);
   const engine::ReplayContainer small(trace);
-  const auto hits = engine::replay_hits(
-      trace, small, engine::policy_of_layers(engine::Policy::fitted_score, trace.experts),
-      out.records);
-  const double sum = std::accumulate(hits.begin(), hits.end(), 0.0);
+  engine::ReplayOptions replay;
+  replay.policy = engine::policy_of_layers(*engine::policy_named(a.policy), trace.experts);
+  replay.concurrent = a.threads == 0 ? available_threads() : a.threads;
+  replay.records = std::max<std::uint64_t>(
+      use.cache_records * trace.working_set() / plan.working_set_records, replay.concurrent);
+  replay.ahead = a.ahead;
+  const auto hits = engine::replay_hits(trace, small, replay);
+  out.records = replay.records;
+  const double sum =
+      std::accumulate(hits.begin() + static_cast<std::ptrdiff_t>(a.skip), hits.end(), 0.0);
   // Where every expert fits, only a run's first tokens read.
   const double rate =
-      use.share >= 1.0 ? 1.0 : sum / static_cast<double>(trace.demands(0, trace.tokens()));
+      use.share >= 1.0 ? 1.0 : sum / static_cast<double>(trace.demands(a.skip, trace.tokens()));
   out.cost = engine::cost_of_streaming(plan, rate, a.disk * 1e9, a.compute / 1e3);
   return out;
 }
@@ -347,7 +360,8 @@ int run_plan(const PlanArguments& a) {
   const engine::MemoryPlan plan = engine::plan_memory(manifest, plan_options);
   const io::MemoryLimit limit = io::memory_limit();
   const auto automatic = engine::automatic_budget(plan, limit.usable_bytes());
-  const auto prediction = predict(a, plan, a.budget != 0 ? std::optional(a.budget) : automatic);
+  const auto prediction =
+      predict(a, manifest.model, plan, a.budget != 0 ? std::optional(a.budget) : automatic);
   if (a.json) {
     print_plan_json(a, plan, limit, automatic, prediction);
   } else {
@@ -392,13 +406,33 @@ void add_info(CLI::App& app, Context& context) {
       "trace), replayed with as many working sets as the budget holds");
   disk->needs(trace);
   trace->needs(disk);
+  sub->add_option("--skip", plan->skip,
+                  "With --trace: tokens at its start that fill the cache and are not counted")
+      ->needs(trace);
+  std::vector<std::string> policies;
+  for (const engine::Policy p : engine::all_policies) policies.emplace_back(to_string(p));
+  sub->add_option("--cache-policy", plan->policy, "With --trace: as for waste run")
+      ->needs(trace)
+      ->check(CLI::IsMember(policies))
+      ->capture_default_str();
+  sub->add_option("--readers", plan->ahead.readers, "With --trace: as for waste run")
+      ->needs(trace)
+      ->check(CLI::Range(0, 64))
+      ->capture_default_str();
+  sub->add_option("--read-depth", plan->ahead.depth, "With --trace: as for waste run")
+      ->needs(trace)
+      ->capture_default_str();
   sub->add_option("--compute", plan->compute,
                   "With --disk: milliseconds a token takes whose experts are all in memory")
       ->needs(disk)
       ->check(CLI::Range(0.0, 1e7));
   sub->add_flag("--json", plan->json, "Print one JSON object");
   sub->footer(
-      "A directory with nothing but a manifest.json will do.\n"
+      "A directory with nothing but a manifest.json will do. --trace predicts exactly the hits of "
+      "a\n"
+      "run of the same model with --threads 1 whose tokens were recorded one at a time (waste "
+      "bench\n"
+      "--record-trace); more threads ask in an order of their own.\n"
       "Exit code 1 when --budget is below the floor.");
   sub->callback([plan, &context] { context.exit_code = run_plan(*plan); });
 }

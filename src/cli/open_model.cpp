@@ -126,6 +126,30 @@ void add_model_options(CLI::App& app, ModelArguments& a) {
       "engine that has them (published code: 1e-6 and 1e-6)");
 }
 
+void add_record_option(CLI::App& app, ModelArguments& a) {
+  app.add_option("--record-trace", a.record_trace,
+                 "write the experts that each token chooses into this file, as waste trace and "
+                 "waste plan --trace read it");
+}
+
+RoutingRecord::RoutingRecord(const ModelArguments& a, const format::ModelConfig& config,
+                             model::Observer& observer)
+    : file_(a.record_trace) {
+  if (file_.empty()) return;
+  std::vector<std::uint32_t> layers;
+  for (std::uint32_t l = 0; l < config.num_hidden_layers; ++l) {
+    if (config.is_moe(l)) layers.push_back(l);
+  }
+  recorder_ = std::make_shared<engine::TraceRecorder>(std::move(layers));
+  observer.routing = [recorder = recorder_](std::uint32_t layer, const nn::Routing& routing) {
+    recorder->record(layer, routing.ids);
+  };
+}
+
+void RoutingRecord::write() const {
+  if (recorder_) recorder_->write(file_);
+}
+
 OpenedModel open_model(const ModelArguments& a) {
   OpenedModel out;
   out.directory = a.path;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "waste/engine/routing_trace.hpp"
 #include "waste/format/json.hpp"
 #include "waste/model/container_weights.hpp"
 #include "waste/model/kimi.hpp"
@@ -24,10 +25,25 @@ struct ModelArguments {
   bool learn = false;  ///< count what is used in usage.waste
   engine::ReadAheadOptions ahead;
   std::string direct = "auto";
+  std::string record_trace;  ///< file for the experts that tokens choose; empty: none
 };
 
 /// Adds the positional DIR and the options that describe how to run a model.
 void add_model_options(CLI::App& app, ModelArguments& arguments);
+/// Adds --record-trace, for commands that decode.
+void add_record_option(CLI::App& app, ModelArguments& arguments);
+
+/// What --record-trace asks for: give `observer` to the forward passes, then write().
+class RoutingRecord {
+ public:
+  RoutingRecord(const ModelArguments& arguments, const format::ModelConfig& config,
+                model::Observer& observer);
+  void write() const;
+
+ private:
+  std::string file_;
+  std::shared_ptr<engine::TraceRecorder> recorder_;  ///< null where nothing is asked for
+};
 
 struct OpenedModel {
   std::unique_ptr<TextModel> model;

@@ -76,8 +76,11 @@ void run(RunArguments& a) {
   };
   std::function<bool(std::string_view)> on_text;
   if (!a.json) on_text = show;
+  model::Observer observer;
+  const RoutingRecord record(a.model, opened.model->config(), observer);
   const model::Generated g =
-      model::generate(*opened.model, session, tokenizer, prompt, a.generate, on_text);
+      model::generate(*opened.model, session, tokenizer, prompt, a.generate, on_text, observer);
+  record.write();
   finish_usage(a, opened);
   if (a.json) {
     print_json(opened, prompt.size(), g);
@@ -104,6 +107,7 @@ void add_run(CLI::App& app, Context&) {
       "Continue a prompt; the text goes to standard output as it is made, then a line on "
       "standard error says why it stopped, how fast it was and what the cache did");
   add_model_options(*sub, a->model);
+  add_record_option(*sub, a->model);
   sub->add_option("PROMPT", a->prompt, "the text to continue, or the user's message with --chat")
       ->required();
   sub->add_option("-n,--tokens", a->generate.max_tokens, "at most so many tokens")

@@ -115,7 +115,7 @@ void run(const TraceArguments& a) {
     }
     const auto make = engine::policy_of_layers(policy, trace.experts);
     for (const std::uint64_t n : records) {
-      rows.push_back(make_row(trace, name, n, engine::replay_hits(trace, small, make, n)));
+      rows.push_back(make_row(trace, name, n, engine::replay_hits(trace, small, {make, n})));
     }
   }
   for (const std::uint64_t n : records) {

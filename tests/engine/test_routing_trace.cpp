@@ -6,6 +6,7 @@
 #include <string>
 
 #include "support/catch.hpp"
+#include "support/failure.hpp"
 #include "support/golden.hpp"
 #include "waste/engine/routing_trace.hpp"
 #include "waste/engine/trace_replay.hpp"
@@ -55,6 +56,35 @@ TEST_CASE("what is no trace is refused", "[trace]") {
   CHECK(code_of("{\"layers\": [[65536]]}") == Errc::out_of_range);
   CHECK(code_of("{\"layers\": [[65535]]}") == Errc::ok);
   CHECK(code_of("{\"layers\": [[1], [2]]}\n{\"layers\": [[1]]}") == Errc::mismatch);
+}
+
+TEST_CASE("a recorded run is written as it is read", "[trace]") {
+  const std::uint32_t first[] = {3, 1, 9, 0}, second[] = {7, 2, 4, 5}, third[] = {0, 9};
+  TraceRecorder r({1, 4});
+  r.record(1, {first, 2, 2});  // two tokens at once
+  REQUIRE(r.trace().tokens() == 0);
+  r.record(4, {second, 2, 2});
+  r.record(1, {first, 1, 2});  // a pass that stopped midway
+  r.record(1, {third, 1, 2});
+  r.record(4, {first, 1, 2});
+  REQUIRE(trace_text(r.trace()) ==
+          "{\"tok\": 0, \"layers\": [[3, 1], [7, 2]]}\n"
+          "{\"tok\": 1, \"layers\": [[9, 0], [4, 5]]}\n"
+          "{\"tok\": 2, \"layers\": [[0, 9], [3, 1]]}\n");
+  REQUIRE(r.trace().experts == 10);
+  const auto file = waste::test::scratch_dir("trace-recorder") / "t.jsonl";
+  r.write(file);
+  REQUIRE(read_trace(file).choices == r.trace().choices);
+
+  const auto code = [&](std::uint32_t layer, const std::vector<std::uint32_t>& ids) {
+    return waste::test::code_of([&] { r.record(layer, {ids.data(), 1, ids.size()}); });
+  };
+  CHECK(code(4, {0, 1}) == Errc::bad_argument);  // out of turn
+  CHECK(code(2, {0, 1}) == Errc::bad_argument);
+  CHECK(code(1, {0, 65536}) == Errc::out_of_range);
+  CHECK(code(1, {0, 65535}) == Errc::ok);
+  CHECK(code(4, {}) == Errc::ok);
+  CHECK(waste::test::code_of([&] { r.write("no/such/folder/t"); }) != Errc::ok);
 }
 
 /// The most hits that any cache of `records` could have, by trying everything.
@@ -137,10 +167,10 @@ TEST_CASE("a replay by hand", "[trace]") {
   REQUIRE(small.container().banks()[0].record_bytes() == 4096);
   const auto lru = policy_of_layers(Policy::lru, t.experts);
   const std::vector<std::uint32_t> all{0, 0, 1, 0, 1, 1, 1, 0, 0};
-  REQUIRE(replay_hits(t, small, lru, 5) == all);
+  REQUIRE(replay_hits(t, small, {lru, 5}) == all);
   // Four slots of five experts, a quarter of them for the record in use: 0 1 2 stay, then 3 for 0.
-  REQUIRE(replay_hits(t, small, lru, 4) == all);
-  REQUIRE_THROWS_AS(replay_hits(t, small, lru, 0), Error);
+  REQUIRE(replay_hits(t, small, {lru, 4}) == all);
+  REQUIRE_THROWS_AS(replay_hits(t, small, {lru, 0}), Error);
 }
 
 TEST_CASE("replays are the same each time, never better than the optimum, and the whole at most",
@@ -150,11 +180,11 @@ TEST_CASE("replays are the same each time, never better than the optimum, and th
   for (const Policy policy : all_policies) {
     const auto make = policy_of_layers(policy, t.experts);
     for (const std::size_t records : {4u, 9u, 18u, 36u}) {
-      const auto hits = replay_hits(t, small, make, records);
-      REQUIRE(hits == replay_hits(t, small, make, records));
+      const auto hits = replay_hits(t, small, {make, records});
+      REQUIRE(hits == replay_hits(t, small, {make, records}));
       REQUIRE(sum(hits) <= sum(optimal_hits(t, records)));
     }
-    REQUIRE(replay_hits(t, small, make, 36) == optimal_hits(t, 36));  // everything fits
+    REQUIRE(replay_hits(t, small, {make, 36}) == optimal_hits(t, 36));  // everything fits
   }
 }
 
@@ -200,7 +230,7 @@ TEST_CASE("hit rates on real routing traces", "[trace]") {
     REQUIRE(t.working_set() == p.set);
     const ReplayContainer small(t);
     const auto rate = [&](Policy policy, std::size_t records) {
-      return rates(t, replay_hits(t, small, policy_of_layers(policy, t.experts), records));
+      return rates(t, replay_hits(t, small, {policy_of_layers(policy, t.experts), records}));
     };
     const std::size_t sizes[] = {p.set / 2, p.set, 2 * p.set};
     for (std::size_t i = 0; i < 3; ++i) {

@@ -6,6 +6,7 @@
 #include "support/catch.hpp"
 #include "support/golden.hpp"
 #include "support/tiny_container.hpp"
+#include "waste/engine/trace_replay.hpp"
 #include "waste/model/container_weights.hpp"
 #include "waste/model/kimi.hpp"
 
@@ -88,4 +89,67 @@ TEST_CASE("no streaming setting changes a bit of the result") {
     const Outcome guessing = decode(dir, {12, 1, 2, 8, 3, Verify::once, false});
     CHECK(guessing.counters.guesses + guessing.counters.guesses_withdrawn > 0);
   }
+}
+
+TEST_CASE("a recorded trace predicts the hits of a run exactly") {
+  namespace engine = waste::engine;
+  TinySpec spec = TinySpec::vq3r();
+  spec.experts = 12;
+  spec.top_k = 3;
+  const fs::path dir = waste::test::scratch_dir("predicted");
+  waste::test::make_tiny(spec).write(dir);
+  const Container container = Container::open(dir);
+  const std::size_t layers = container.banks().size(), keys = 12 * layers;
+  std::uint64_t different = 0, all_hits = 0;
+  for (const engine::Policy policy : engine::all_policies) {
+    for (const std::size_t slots : {keys / 8, keys / 4, keys / 2, keys}) {
+      for (const engine::ReadAheadOptions& ahead :
+           {engine::ReadAheadOptions{0, 0, 0}, engine::ReadAheadOptions{2, 2, 0},
+            engine::ReadAheadOptions{3, 8, 3}}) {
+        engine::CacheOptions cache;
+        cache.budget_bytes = slots * container.banks().front().record_bytes();
+        cache.make_policy = engine::policy_of_layers(policy, 12);
+        cache.ahead = ahead;
+        waste::model::ModelOptions options;
+        options.exec.threads = 1;
+        const auto weights = std::make_shared<ContainerWeights>(container, cache);
+        const TextModel model(weights, options);
+        Session session = model.start(40);
+        std::vector<std::uint32_t> moe_layers;
+        for (const auto& bank : container.banks()) moe_layers.push_back(to_index(bank.layer()));
+        engine::TraceRecorder recorder(moe_layers);
+        waste::model::Observer observer;
+        observer.routing = [&](std::uint32_t layer, const waste::nn::Routing& routing) {
+          recorder.record(layer, routing.ids);
+        };
+        std::vector<std::uint32_t> hits;
+        std::uint64_t before = 0;
+        for (std::uint32_t i = 0; i < 40; ++i) {
+          const auto token = static_cast<std::uint32_t>((i * i * 31 + i * 7) % spec.vocab);
+          model.forward(session, {&token, 1}, {}, observer);
+          const std::uint64_t now = weights->cache().counters().hits;
+          hits.push_back(static_cast<std::uint32_t>(now - before));
+          before = now;
+        }
+        // Through the file, as a user would.
+        recorder.write(dir / "trace.jsonl");
+        engine::RoutingTrace trace = engine::read_trace(dir / "trace.jsonl");
+        REQUIRE(trace.tokens() == 40);
+        REQUIRE(trace.choices == recorder.trace().choices);
+        REQUIRE(trace.demands(0, 40) == 40 * layers * 3);
+        trace.experts = 12;
+        const engine::ReplayContainer small(trace);
+        engine::ReplayOptions replay{engine::policy_of_layers(policy, 12), slots};
+        replay.ahead = ahead;
+        INFO(to_string(policy) << ", " << slots << " slots, depth " << ahead.depth);
+        CHECK(engine::replay_hits(trace, small, replay) == hits);
+        all_hits += before;
+        replay.ahead = {.readers = 0};
+        different += engine::replay_hits(trace, small, replay) != hits;
+      }
+    }
+  }
+  // The places that reading ahead takes are part of the prediction, or the above proves little.
+  CHECK(different > 0);
+  CHECK(all_hits > 0);
 }

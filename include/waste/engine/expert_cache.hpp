@@ -22,6 +22,9 @@ struct CacheOptions {
   /// Experts held at once by all callers (threads, for callers that hold one each): the budget
   /// must have room for as many.
   std::size_t concurrent = 1;
+  /// Keep no more than so many, whatever the budget has room for: to imitate a run that sets more
+  /// places apart.
+  std::size_t most_kept = static_cast<std::size_t>(-1);
   Policy policy = Policy::decayed_frequency;
   /// Replaces `policy` where set; called once with the number of keys.
   std::function<std::unique_ptr<CachePolicy>(std::size_t keys)> make_policy = {};

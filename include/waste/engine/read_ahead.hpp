@@ -27,4 +27,16 @@ struct ReadAheadOptions {
   std::chrono::milliseconds patience{10000};
 };
 
+/// What the record places of a cache are for. Where not every expert fits, some are set apart for
+/// records that are not kept: those that concurrent callers hold and those read ahead, together at
+/// most a quarter.
+struct Places {
+  std::size_t kept = 0;   ///< records that stay
+  std::size_t ahead = 0;  ///< records read ahead at most
+};
+/// `slots` places in a cache of `keys` experts whose callers hold `concurrent` at once (at least
+/// 1).
+Places places_of(std::size_t slots, std::size_t keys, std::size_t concurrent,
+                 const ReadAheadOptions& ahead) noexcept;
+
 }  // namespace waste::engine

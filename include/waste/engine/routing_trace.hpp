@@ -3,10 +3,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "waste/core/error.hpp"
+#include "waste/core/matrix_view.hpp"
 
 namespace waste::engine {
 
@@ -42,6 +45,34 @@ inline constexpr std::size_t trace_limit_records = std::size_t{1} << 22;
 RoutingTrace read_trace(const std::filesystem::path& path);
 /// The same from a text; `file` is for messages.
 RoutingTrace parse_trace(std::string_view text, std::string_view file);
+
+/// The lines that read_trace reads, one a token, "tok" counted from 0.
+std::string trace_text(const RoutingTrace& trace);
+
+/// Records a run from what its routers chose, see model::Observer::routing.
+class TraceRecorder {
+ public:
+  /// `layers` are those that will be shown, ascending.
+  explicit TraceRecorder(std::vector<std::uint32_t> layers) : layers_(std::move(layers)) {}
+
+  /// The choices `ids` [tokens][top_k] of a few tokens in one layer. The layers of the same tokens
+  /// follow one another from the first on; a pass that stopped midway is overwritten by the next.
+  /// Throws Error(bad_argument) for a layer out of turn, out_of_range for an id beyond
+  /// trace_limit_experts.
+  void record(std::uint32_t layer, MatrixView<const std::uint32_t> ids);
+
+  /// All tokens whose every layer was recorded.
+  const RoutingTrace& trace() const noexcept { return trace_; }
+  /// Replaces `path` by trace_text, see io::write_atomically. Throws Error: io, no_space,
+  /// not_found.
+  void write(const std::filesystem::path& path) const;
+
+ private:
+  std::vector<std::uint32_t> layers_;
+  std::size_t turn_ = 0;  ///< place in layers_ of the layer that comes next
+  std::vector<std::vector<std::uint16_t>> pending_;  ///< [tokens * layers]
+  RoutingTrace trace_;
+};
 
 /// Hits of each token under Belady's optimum with `records` places: what is asked for the farthest
 /// in the future is given up, or not kept at all. A layer's experts are there or not when the layer

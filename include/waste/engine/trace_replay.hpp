@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "waste/engine/cache_policy.hpp"
+#include "waste/engine/read_ahead.hpp"
 #include "waste/engine/routing_trace.hpp"
 #include "waste/io/container.hpp"
 
@@ -27,11 +28,25 @@ class ReplayContainer {
   Container container_;
 };
 
-/// Hits of each token when an ExpertCache with room for `records` records answers the trace: for
-/// each layer prepare() with the token's experts, then get() of each, one held at a time. No
-/// reader threads, so the outcome is the same each time. One of the records is the one being used
-/// where not everything fits, as in a run with one thread. Throws Error as ExpertCache does.
+/// The cache that a replay imitates.
+struct ReplayOptions {
+  MakePolicy policy;
+  std::size_t records = 0;     ///< that its budget has room for
+  std::size_t concurrent = 1;  ///< threads of the run
+  /// Of the run, for the places that they take: the replay itself reads nothing ahead.
+  ReadAheadOptions ahead = {.readers = 0};
+};
+
+/// Hits of each token when an ExpertCache answers the trace: for each layer prepare() with the
+/// token's experts, then get() of each, one held at a time. No reader threads, so the outcome is
+/// the same each time. Throws Error as ExpertCache does.
+///
+/// A run of the same model on one thread, a token at a time from an empty cache, has exactly these
+/// hits, whatever is read ahead or guessed: a record read ahead counts as a miss, waits in a place
+/// of its own and is ranked when it is asked for. It need not be so where several threads ask (the
+/// order in which they do decides who is kept), where tokens share a pass (prefill asks once for
+/// what several tokens chose), or where a usage log warmed the cache.
 std::vector<std::uint32_t> replay_hits(const RoutingTrace& trace, const ReplayContainer& container,
-                                       const MakePolicy& policy, std::size_t records);
+                                       const ReplayOptions& options);
 
 }  // namespace waste::engine

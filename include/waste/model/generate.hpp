@@ -48,10 +48,12 @@ struct Generated {
 
 /// Feeds `prompt` at the session's position, then samples. `on_text` gets the text as it is made,
 /// whole characters, nothing that may still become part of a stop string; it may return false to
-/// cancel, and may be empty. Every sampled token but the last has been fed to the session when this
-/// returns. Throws Error: bad_argument for an empty prompt, and as TextModel::forward.
+/// cancel, and may be empty. `observer` looks on at every pass. Every sampled token but the last
+/// has been fed to the session when this returns. Throws Error: bad_argument for an empty prompt,
+/// and as TextModel::forward.
 Generated generate(const TextModel& model, Session& session, const Tokenizer& tokenizer,
                    std::span<const std::uint32_t> prompt, const GenerateOptions& options,
-                   const std::function<bool(std::string_view)>& on_text = {});
+                   const std::function<bool(std::string_view)>& on_text = {},
+                   const Observer& observer = {});
 
 }  // namespace waste::model

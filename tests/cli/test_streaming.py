@@ -1,0 +1,70 @@
+"""Streaming by the command: a recorded routing, and what it predicts of the run that recorded it.
+
+Usage: test_streaming.py WASTE SOURCE_ROOT
+"""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+waste, root = sys.argv[1], pathlib.Path(sys.argv[2])
+checks = 0
+
+
+def run(*arguments, code=0):
+    command = [waste, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != code:
+        sys.exit(f"{' '.join(command)}: exit code {done.returncode}, wanted {code}\n{done.stdout}{done.stderr}")
+    return done
+
+
+def check(condition, what):
+    global checks
+    checks += 1
+    if not condition:
+        sys.exit(f"failed: {what}")
+
+
+def prediction(container, scratch):
+    """The rate predicted from a run's trace is the rate of the run, to the last hit."""
+    trace = scratch / "trace.jsonl"
+    tokens, warmup = 30, 6
+    for options in ([], ["--readers", "0"], ["--read-depth", "3", "--cache-policy", "lru"]):
+        shared = [o for o in options]
+        bench = json.loads(run("bench", container, "--share", "0.3", "--threads", "1", "-n", tokens, "--warmup", warmup,
+                               "--record-trace", trace, "--json", "-q", *options).stdout)
+        arm, lines = bench["arms"][0], trace.read_text().splitlines()
+        check(len(lines) == tokens + warmup, "one line a token")
+        chosen = [json.loads(line)["layers"] for line in lines]
+        per_token = sum(map(len, chosen[0]))
+        check(all(sum(map(len, c)) == per_token for c in chosen), "as many experts each token")
+        plan = json.loads(run("plan", container, "--context", tokens + warmup, "--threads", "1", "--budget",
+                              bench["budget_bytes"], "--disk", "2", "--trace", trace, "--skip", warmup, "--json",
+                              *shared).stdout)
+        told = plan["prediction"]
+        check(told["trace_records"] == arm["cache_records"], f"the replay has the run's cache: {told}, {arm}")
+        demands = tokens * per_token
+        check(round(told["hit_rate"] * demands, 6) == round(arm["hit_rate"] * demands, 6),
+              f"{options}: predicted {told['hit_rate']}, was {arm['hit_rate']}")
+        check(0 < told["hit_rate"] < 1, "a rate that could differ")
+        if options == ["--readers", "0"]:  # nothing is read that nobody asks for
+            check(abs(told["read_bytes_per_token"] / (arm["gb_per_token"] * 1e9) - 1) < 1e-9, "bytes a token")
+    check("--skip" in run("plan", container, "--disk", "1", "--trace", trace, "--skip", "36", code=1).stderr,
+          "nothing left to predict is an error")
+    run("run", container, "In the beginning", "-n", "5", "--ignore-eos", "--record-trace", trace)
+    prompt = len(run("tokenize", container, "In the beginning").stdout.split())
+    check(len(trace.read_text().splitlines()) == prompt + 4, "run records the prompt's tokens and those it fed")
+
+
+def main():
+    with tempfile.TemporaryDirectory(prefix="waste-streaming-") as folder:
+        scratch = pathlib.Path(folder)
+        container = scratch / "tiny.waste"
+        run("convert", root / "examples/tiny_k3/checkpoint", container, "--effort", "fast", "-q")
+        prediction(container, scratch)
+    print(f"{checks} checks passed")
+
+
+main()
