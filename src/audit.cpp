@@ -5,6 +5,7 @@
 
 #include "waste/format/codebook.hpp"
 #include "waste/format/trunk_view.hpp"
+#include "waste/io/crc32.hpp"
 
 namespace waste::io {
 namespace {
@@ -74,20 +75,22 @@ Fault audit_row_padding(format::Fmt fmt, std::span<const std::uint8_t> row,
   return {};
 }
 
-/// Reads `count` rows of `row_bytes` at `off` in pieces and gives each piece to `look`.
+/// Reads `count` rows of `row_bytes` at `off` in pieces, adds them to `crc` and gives each piece to
+/// `look`.
 template <class Look>
 Fault each_piece(const File& file, std::uint64_t off, std::uint64_t count, std::uint64_t row_bytes,
-                 std::vector<std::uint8_t>& buffer, Look look) {
+                 std::vector<std::uint8_t>& buffer, std::uint32_t& crc, Look look) {
   const std::uint64_t rows = std::max<std::uint64_t>(1, piece_bytes / row_bytes);
   for (std::uint64_t r = 0; r < count; r += rows) {
     buffer.resize(std::min(rows, count - r) * row_bytes);
     if (const Fault f = file.try_pread(buffer, off + r * row_bytes)) return f;
+    crc = crc32(buffer, crc);
     if (const Fault f = look(std::span<const std::uint8_t>(buffer))) return f;
   }
   return {};
 }
 
-Fault audit_tensor(const File& file, const format::TrunkEntry& t,
+Fault audit_tensor(const File& file, const format::TrunkEntry& t, std::optional<std::uint32_t> want,
                    std::vector<std::uint8_t>& buffer) {
   const std::uint64_t row_bytes = format::trunk_row_bytes(t.fmt, t.cols());
   const auto payload = [&](std::span<const std::uint8_t> rows) {
@@ -98,11 +101,17 @@ Fault audit_tensor(const File& file, const format::TrunkEntry& t,
     }
     return Fault{};
   };
-  if (const Fault f = each_piece(file, t.off, t.rows(), row_bytes, buffer, payload)) return f;
-  if (!format::is_grouped(t.fmt)) return {};
-  return each_piece(
-      file, t.scale_off, t.rows(), format::trunk_row_scale_bytes(t.fmt, t.cols()), buffer,
-      [&](std::span<const std::uint8_t> scales) { return check_trunk_values(t.fmt, {}, scales); });
+  std::uint32_t crc = 0;
+  if (const Fault f = each_piece(file, t.off, t.rows(), row_bytes, buffer, crc, payload)) return f;
+  if (format::is_grouped(t.fmt)) {  // the scales follow the payload
+    const auto finite = [&](std::span<const std::uint8_t> scales) {
+      return check_trunk_values(t.fmt, {}, scales);
+    };
+    const Fault f = each_piece(file, t.scale_off, t.rows(),
+                               format::trunk_row_scale_bytes(t.fmt, t.cols()), buffer, crc, finite);
+    if (f) return f;
+  }
+  return want && crc != *want ? fault(Errc::checksum, "crc32", crc, *want) : Fault{};
 }
 
 }  // namespace
@@ -136,17 +145,20 @@ std::uint64_t audit_bank(const ExpertBank& bank, const AuditSink& sink) {
 }
 
 std::uint64_t audit_codebooks(const Container& container, const AuditSink& sink) {
-  return audit_codebooks(container.directory() / "codebooks.bin", container.manifest(), sink);
+  const format::Manifest& m = container.manifest();
+  return audit_codebooks(container.directory() / "codebooks.bin", m.expert_quant, m.layers, sink,
+                         codebook_crcs(container.trunk().checksums()));
 }
 
-std::uint64_t audit_codebooks(const std::filesystem::path& path, const format::Manifest& m,
-                              const AuditSink& sink) {
+std::uint64_t audit_codebooks(const std::filesystem::path& path, const format::ExpertQuant& quant,
+                              std::span<const format::BankEntry> banks, const AuditSink& sink,
+                              std::span<const std::uint32_t> crcs) {
   const File file = File::open(path);
-  const std::uint64_t record_bytes = format::codebook_record_bytes(m.expert_quant);
+  const std::uint64_t record_bytes = format::codebook_record_bytes(quant);
   const std::uint64_t count = file.size() / record_bytes;
-  const std::uint32_t per_layer = format::codebooks_per_layer(m.expert_quant);
+  const std::uint32_t per_layer = format::codebooks_per_layer(quant);
   const auto in_use = [&](std::uint64_t id) {
-    return std::any_of(m.layers.begin(), m.layers.end(), [&](const format::BankEntry& bank) {
+    return std::any_of(banks.begin(), banks.end(), [&](const format::BankEntry& bank) {
       return id >= bank.codebook_base && id - bank.codebook_base < per_layer;
     });
   };
@@ -159,7 +171,10 @@ std::uint64_t audit_codebooks(const std::filesystem::path& path, const format::M
   for (std::uint64_t id = 0; id < count; ++id) {
     Fault f = file.try_pread(record, id * record_bytes);
     if (!f && !(format::is_filler(record) && !in_use(id))) {
-      f = format::validate_codebook(record, m.expert_quant, static_cast<std::uint32_t>(id));
+      f = format::validate_codebook(record, quant, static_cast<std::uint32_t>(id));
+    }
+    if (const std::uint32_t crc = crc32(record); !f && id < crcs.size() && crc != crcs[id]) {
+      f = fault(Errc::checksum, "crc32", crc, crcs[id]);
     }
     if (f) report.add(f, file, "codebook " + std::to_string(id));
     report.progress((id + 1) * record_bytes);
@@ -175,7 +190,8 @@ std::uint64_t audit_trunk(const Trunk& trunk, const AuditSink& sink) {
   Report report(sink);
   std::vector<std::uint8_t> buffer;
   for (const format::TrunkEntry& t : trunk.entries()) {
-    if (const Fault f = audit_tensor(trunk.file(), t, buffer)) {
+    const auto want = trunk.checksums() ? trunk.checksums()->of_tensor(t.name) : std::nullopt;
+    if (const Fault f = audit_tensor(trunk.file(), t, want, buffer)) {
       report.add(f, trunk.file(), t.name);
     }
     report.progress(t.off + t.bytes);

@@ -4,6 +4,7 @@
 
 #include "waste/format/codebook.hpp"
 #include "waste/format/json.hpp"
+#include "waste/format/substitutes.hpp"
 #include "waste/io/crc32.hpp"
 #include "waste/io/file.hpp"
 
@@ -21,6 +22,19 @@ std::uint32_t crc_of(const File& file, std::uint64_t off, std::uint64_t bytes,
     crc = crc32(piece, crc);
   }
   return crc;
+}
+
+/// Of every whole record of a codebook file.
+std::vector<std::uint32_t> crcs_of_codebooks(const std::filesystem::path& path,
+                                             const format::ExpertQuant& quant,
+                                             std::vector<std::uint8_t>& piece) {
+  std::vector<std::uint32_t> out;
+  const File file = File::open(path);
+  const std::uint64_t record = format::codebook_record_bytes(quant);
+  for (std::uint64_t at = 0; at + record <= file.size(); at += record) {
+    out.push_back(crc_of(file, at, record, piece));
+  }
+  return out;
 }
 
 std::uint32_t number(const JsonValue& v, const char* field, const std::string& file) {
@@ -68,6 +82,14 @@ std::optional<Checksums> read_checksums(const std::filesystem::path& directory) 
   for (const JsonValue& crc : *codebooks->as_array()) {
     out.codebooks.push_back(number(crc, "codebooks", path.string()));
   }
+  const JsonValue* substitutes = json.find("substitute_codebooks");
+  if (substitutes == nullptr) return out;
+  if (!substitutes->is_array()) {
+    throw Error(fault(Errc::bad_field, "substitute_codebooks"), path.string());
+  }
+  for (const JsonValue& crc : *substitutes->as_array()) {
+    out.substitute_codebooks.push_back(number(crc, "substitute_codebooks", path.string()));
+  }
   return out;
 }
 
@@ -80,10 +102,10 @@ Checksums compute_checksums(const std::filesystem::path& directory,
     out.trunk.emplace_back(t.name, crc_of(trunk, t.off, t.bytes, piece));
   }
   std::sort(out.trunk.begin(), out.trunk.end());
-  const File codebooks = File::open(directory / "codebooks.bin");
-  const std::uint64_t record = format::codebook_record_bytes(manifest.expert_quant);
-  for (std::uint64_t at = 0; at + record <= codebooks.size(); at += record) {
-    out.codebooks.push_back(crc_of(codebooks, at, record, piece));
+  out.codebooks = crcs_of_codebooks(directory / "codebooks.bin", manifest.expert_quant, piece);
+  const std::filesystem::path substitutes = directory / format::substitute_codebooks_file;
+  if (std::error_code ec; std::filesystem::exists(substitutes, ec)) {
+    out.substitute_codebooks = crcs_of_codebooks(substitutes, format::sub1, piece);
   }
   return out;
 }
@@ -95,6 +117,10 @@ std::string dump_checksums(const Checksums& sums) {
   out.set("version", 1);
   out.set("trunk", std::move(trunk));
   out.set("codebooks", std::move(codebooks));
+  if (!sums.substitute_codebooks.empty()) {
+    out.set("substitute_codebooks", JsonValue(JsonValue::Array(sums.substitute_codebooks.begin(),
+                                                               sums.substitute_codebooks.end())));
+  }
   return dump_json(out, 1);
 }
 

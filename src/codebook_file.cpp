@@ -22,7 +22,8 @@ const float* Codebooks::of(std::uint32_t codebook_base, format::Kind kind) const
 }
 
 Codebooks Codebooks::load(const std::filesystem::path& path, const format::ExpertQuant& quant,
-                          std::span<const format::BankEntry> banks, const Checksums* sums) {
+                          std::span<const format::BankEntry> banks,
+                          std::span<const std::uint32_t> crcs) {
   const File file = File::open(path);
   const FileIdentity identity = file.identity();
   const std::size_t record_bytes = format::codebook_record_bytes(quant);
@@ -56,9 +57,8 @@ Codebooks Codebooks::load(const std::filesystem::path& path, const format::Exper
       const std::span<const std::uint8_t> record(records.data() + i * record_bytes, record_bytes);
       check(format::validate_codebook(record, quant, base + i), path.string(),
             "codebook " + std::to_string(base + i));
-      const auto want = sums != nullptr ? sums->of_codebook(base + i) : std::nullopt;
-      if (const std::uint32_t crc = want ? crc32(record) : 0; want && crc != *want) {
-        throw Error(fault(Errc::checksum, "crc32", crc, *want), path.string(),
+      if (base + i < crcs.size() && crc32(record) != crcs[base + i]) {
+        throw Error(fault(Errc::checksum, "crc32", crc32(record), crcs[base + i]), path.string(),
                     "codebook " + std::to_string(base + i));
       }
       const std::uint8_t* from = record.data() + format::codebook_header_bytes;

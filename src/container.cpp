@@ -18,8 +18,8 @@ Container Container::open(const std::filesystem::path& directory, const OpenOpti
   const format::Manifest& m = state->manifest;
   std::optional<Checksums> sums;
   if (options.verify_checksums) sums = read_checksums(directory);
-  state->codebooks = std::make_shared<const Codebooks>(Codebooks::load(
-      directory / "codebooks.bin", m.expert_quant, m.layers, sums ? &*sums : nullptr));
+  state->codebooks = std::make_shared<const Codebooks>(
+      Codebooks::load(directory / "codebooks.bin", m.expert_quant, m.layers, codebook_crcs(sums)));
   state->banks.reserve(m.layers.size());
   for (const format::BankEntry& bank : m.layers) {
     state->banks.emplace_back(directory, bank, m.layout, state->codebooks,

@@ -48,8 +48,8 @@ std::size_t book_bytes(const format::ExpertQuant& q) noexcept {
   return format::codebook_header_bytes + 2 * format::vec_dim * q.entries;
 }
 
-std::uint64_t codebook_file_bytes(const format::Manifest& m) noexcept {
-  return std::uint64_t{book_bytes(m.expert_quant)} * stored_books(m.expert_quant) * m.layers.size();
+std::uint64_t codebook_file_bytes(const format::ExpertQuant& q, std::size_t layers) noexcept {
+  return std::uint64_t{book_bytes(q)} * stored_books(q) * layers;
 }
 std::uint64_t trunk_file_bytes(const std::vector<format::TrunkEntry>& trunk) noexcept {
   return trunk.empty() ? 0 : trunk.back().off + trunk.back().bytes;
@@ -194,6 +194,7 @@ void TrunkWriter::publish() {
 
 ContainerWriter::ContainerWriter(fs::path directory, const ContainerPlan& plan)
     : directory_(std::move(directory)), manifest_(make_manifest(plan)) {
+  if (plan.substitutes) substitutes_ = format::substitutes_of(manifest_);
   std::error_code ec;
   fs::create_directories(directory_, ec);
   if (ec) throw Error(fault(Errc::io, "create directory"), directory_.string(), ec.message());
@@ -203,25 +204,44 @@ ContainerWriter::ContainerWriter(fs::path directory, const ContainerPlan& plan)
 }
 
 std::uint64_t ContainerWriter::total_bytes() const noexcept {
-  std::uint64_t bytes = codebook_file_bytes(manifest_) + trunk_file_bytes(manifest_.trunk);
+  const std::size_t layers = manifest_.layers.size();
+  std::uint64_t bytes =
+      codebook_file_bytes(manifest_.expert_quant, layers) + trunk_file_bytes(manifest_.trunk);
   for (const format::BankEntry& b : manifest_.layers) bytes += b.bytes;
+  if (substitutes_) {
+    bytes += codebook_file_bytes(substitutes_->layout.quant, layers) + substitutes_->bytes();
+  }
   return bytes;
 }
 
-const format::BankEntry& ContainerWriter::entry(LayerId layer) const {
-  for (const format::BankEntry& b : manifest_.layers) {
+const std::vector<format::BankEntry>& ContainerWriter::banks(BankSet set) const {
+  if (set == BankSet::experts) return manifest_.layers;
+  if (!substitutes_) {
+    throw Error(fault(Errc::bad_argument, "substitutes"), directory_.string(), "the plan has none");
+  }
+  return substitutes_->layers;
+}
+
+const format::RecordLayout& ContainerWriter::layout(BankSet set) const {
+  banks(set);
+  return set == BankSet::experts ? manifest_.layout : substitutes_->layout;
+}
+
+const format::BankEntry& ContainerWriter::entry(LayerId layer, BankSet set) const {
+  for (const format::BankEntry& b : banks(set)) {
     if (b.layer == to_index(layer)) return b;
   }
   throw Error(fault(Errc::bad_argument, "layer without experts").at(layer), directory_.string());
 }
 
-fs::path ContainerWriter::codebook_part(LayerId layer) const {
-  return directory_ / ("codebooks-L" + std::to_string(to_index(layer)) + ".part");
+fs::path ContainerWriter::codebook_part(LayerId layer, BankSet set) const {
+  const char* stem = set == BankSet::experts ? "codebooks-L" : "subs-codebooks-L";
+  return directory_ / (stem + std::to_string(to_index(layer)) + ".part");
 }
 
-bool ContainerWriter::has_codebooks(LayerId layer) const {
-  const format::ExpertQuant& q = manifest_.expert_quant;
-  return has_size(codebook_part(layer), book_bytes(q) * stored_books(q));
+bool ContainerWriter::has_codebooks(LayerId layer, BankSet set) const {
+  const format::ExpertQuant& q = layout(set).quant;
+  return has_size(codebook_part(layer, set), book_bytes(q) * stored_books(q));
 }
 
 std::vector<std::uint8_t> codebook_records(const format::ExpertQuant& quant, std::uint32_t base,
@@ -253,16 +273,17 @@ std::vector<std::uint8_t> codebook_records(const format::ExpertQuant& quant, std
   return out;
 }
 
-void ContainerWriter::write_codebooks(LayerId layer, std::span<const float> values) const {
-  const auto bytes = codebook_records(manifest_.expert_quant, codebook_base(layer), values);
-  write_atomically(codebook_part(layer),
+void ContainerWriter::write_codebooks(LayerId layer, std::span<const float> values,
+                                      BankSet set) const {
+  const auto bytes = codebook_records(layout(set).quant, codebook_base(layer, set), values);
+  write_atomically(codebook_part(layer, set),
                    {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
-std::vector<float> ContainerWriter::read_codebooks(LayerId layer) const {
-  const format::ExpertQuant& q = manifest_.expert_quant;
+std::vector<float> ContainerWriter::read_codebooks(LayerId layer, BankSet set) const {
+  const format::ExpertQuant& q = layout(set).quant;
   const std::size_t books = stored_books(q), table = table_values(q);
-  const File file = File::open(codebook_part(layer));
+  const File file = File::open(codebook_part(layer, set));
   std::vector<std::uint8_t> bytes(books * book_bytes(q));
   file.pread(bytes, 0);
   std::vector<float> out(books * table);
@@ -272,23 +293,23 @@ std::vector<float> ContainerWriter::read_codebooks(LayerId layer) const {
       out[b * table + i] = f16_to_f32(load_le<std::uint16_t>(from + 2 * i));
     }
   }
-  if (codebook_records(q, codebook_base(layer), out) != bytes) {
+  if (codebook_records(q, codebook_base(layer, set), out) != bytes) {
     throw Error(fault(Errc::bad_field, "codebooks").at(layer), file.path().string());
   }
   return out;
 }
 
-bool ContainerWriter::has_bank(LayerId layer) const {
-  const format::BankEntry& b = entry(layer);
+bool ContainerWriter::has_bank(LayerId layer, BankSet set) const {
+  const format::BankEntry& b = entry(layer, set);
   return has_size(directory_ / b.file, b.bytes);
 }
 
-BankWriter ContainerWriter::open_bank(LayerId layer) const {
-  const format::BankEntry& bank = entry(layer);
-  if (!has_codebooks(layer)) {
+BankWriter ContainerWriter::open_bank(LayerId layer, BankSet set) const {
+  const format::BankEntry& bank = entry(layer, set);
+  if (!has_codebooks(layer, set)) {
     throw Error(fault(Errc::missing, "codebooks").at(layer), directory_.string());
   }
-  return BankWriter(directory_, manifest_.layout, bank);
+  return BankWriter(directory_, layout(set), bank);
 }
 
 bool ContainerWriter::has_trunk() const {
@@ -301,38 +322,48 @@ void ContainerWriter::write_side_file(std::string_view name, std::string_view by
   write_atomically(directory_ / name, bytes);
 }
 
-void ContainerWriter::finish() {
-  const auto missing = [&](const std::string& what) {
-    throw Error(fault(Errc::missing, "file"), directory_.string(), what + " was not written");
-  };
-  for (const format::BankEntry& b : manifest_.layers) {
-    if (!has_bank(LayerId{b.layer})) missing(b.file);
-    if (!has_codebooks(LayerId{b.layer})) missing(codebook_part(LayerId{b.layer}).filename());
-  }
-  if (!has_trunk()) missing("trunk.bin");
-  const fs::path part = directory_ / "codebooks.bin.part";
+void ContainerWriter::join_codebooks(BankSet set) const {
+  const std::string name =
+      set == BankSet::experts ? "codebooks.bin" : format::substitute_codebooks_file;
+  const fs::path part = directory_ / (name + std::string(part_suffix));
   {
     const File file = File::create(part);
     std::uint64_t at = 0;
-    for (const format::BankEntry& b : manifest_.layers) {
-      const std::string bytes =
-          read_text(codebook_part(LayerId{b.layer}), codebook_file_bytes(manifest_));
+    for (const format::BankEntry& b : banks(set)) {
+      const std::string bytes = read_text(codebook_part(LayerId{b.layer}, set),
+                                          codebook_file_bytes(layout(set).quant, 1));
       file.pwrite(as_bytes(bytes), at);
       at += bytes.size();
     }
   }
-  io::publish(part, directory_ / "codebooks.bin");
+  io::publish(part, directory_ / name);
+}
+
+void ContainerWriter::finish() {
+  const auto missing = [&](const std::string& what) {
+    throw Error(fault(Errc::missing, "file"), directory_.string(), what + " was not written");
+  };
+  std::vector<BankSet> sets{BankSet::experts};
+  if (substitutes_) sets.push_back(BankSet::substitutes);
+  for (const BankSet set : sets) {
+    for (const format::BankEntry& b : banks(set)) {
+      const LayerId layer{b.layer};
+      if (!has_bank(layer, set)) missing(b.file);
+      if (!has_codebooks(layer, set)) missing(codebook_part(layer, set).filename());
+    }
+  }
+  if (!has_trunk()) missing("trunk.bin");
+  for (const BankSet set : sets) join_codebooks(set);
   write_side_file(checksums_file, dump_checksums(compute_checksums(directory_, manifest_)));
   write_atomically(directory_ / "manifest.json", format::dump_manifest(manifest_));
   remove_parts(directory_);
 }
 
 void remove_parts(const fs::path& directory) {
-  constexpr std::string_view stems[] = {"experts-L",         "checksums",
-                                        "codebooks",         "trunk.",
-                                        "manifest.json",     "chat",
-                                        "tokenizer.model",   "specials.json",
-                                        "vision.",           "generation_config.json",
+  constexpr std::string_view stems[] = {"experts-L",         "checksums",  "subs-L",
+                                        "subs-codebooks",    "codebooks",  "trunk.",
+                                        "manifest.json",     "chat",       "tokenizer.model",
+                                        "specials.json",     "vision.",    "generation_config.json",
                                         "convert-plan.json", "usage.waste"};
   std::error_code ec;
   std::vector<fs::path> parts;

@@ -23,7 +23,7 @@ bool is_container_file(const std::string& name) {
       "tokenizer.model",     "specials.json", "vision.json",   "chat.json",
       "chat_template.jinja", "usage.waste",   plan_name,       "generation_config.json"};
   return std::find(std::begin(exact), std::end(exact), name) != std::end(exact) ||
-         (name.starts_with("experts-L") && name.ends_with(".bin"));
+         ((name.starts_with("experts-L") || name.starts_with("subs-")) && name.ends_with(".bin"));
 }
 
 /// The manifest goes first: from then on the directory is no container.
@@ -46,11 +46,21 @@ std::uint64_t allocated_bytes(const fs::path& path) {
   return fs::is_regular_file(path, ec) ? fs::file_size(path, ec) : 0;
 }
 
+std::vector<io::BankSet> sets_of(const io::ContainerWriter& writer) {
+  std::vector<io::BankSet> out{io::BankSet::experts};
+  if (writer.has_substitutes()) out.push_back(io::BankSet::substitutes);
+  return out;
+}
+
 /// Bytes that this run may still have to write. Part files are sparse, so they count as unwritten.
 std::uint64_t missing_bytes(const io::ContainerWriter& writer) {
   std::uint64_t have = 0;
   for (const format::BankEntry& b : writer.manifest().layers) {
-    if (writer.has_bank(LayerId{b.layer})) have += b.bytes;
+    for (const io::BankSet set : sets_of(writer)) {
+      if (writer.has_bank(LayerId{b.layer}, set)) {
+        have += writer.layout(set).record_bytes * b.experts;
+      }
+    }
   }
   if (writer.has_trunk()) have += allocated_bytes(writer.directory() / "trunk.bin");
   return writer.total_bytes() - have;
@@ -91,7 +101,10 @@ double total_work(const Checkpoint& source, const io::ContainerWriter& writer,
   for (const format::BankEntry& b : writer.manifest().layers) {
     const bool wanted =
         !options.layers || (b.layer >= options.layers->first && b.layer <= options.layers->second);
-    if (wanted && !options.trunk_only && !writer.has_bank(LayerId{b.layer})) work += layer;
+    if (!wanted || options.trunk_only) continue;
+    for (const io::BankSet set : sets_of(writer)) {
+      if (!writer.has_bank(LayerId{b.layer}, set)) work += layer;
+    }
   }
   if (!options.layers && !writer.has_trunk()) {
     for (const TrunkSource& t : source.trunk()) {
@@ -172,7 +185,12 @@ void fill_sizes(const io::ContainerWriter& writer, ConvertReport& report) {
   for (const format::BankEntry& b : m.layers) {
     report.expert_weights += weights * b.experts;
     report.expert_bytes += b.bytes;
-    report.layers_done += writer.has_bank(LayerId{b.layer}) ? 1 : 0;
+    bool done = writer.has_bank(LayerId{b.layer});
+    if (writer.has_substitutes()) {
+      report.substitute_bytes += writer.layout(io::BankSet::substitutes).record_bytes * b.experts;
+      done = done && writer.has_bank(LayerId{b.layer}, io::BankSet::substitutes);
+    }
+    report.layers_done += done ? 1 : 0;
   }
   report.layers_total = static_cast<std::uint32_t>(m.layers.size());
   for (const format::TrunkEntry& t : m.trunk) {
@@ -231,7 +249,9 @@ ConvertReport convert(const fs::path& source_dir, const fs::path& destination,
   detail::ProgressSink progress(options, total_work(source, writer, options));
   if (!options.merge_only && !options.trunk_only) {
     for (const LayerId layer : layers) {
-      detail::convert_layer(source, writer, layer, options, calibration, progress, report);
+      for (const io::BankSet set : sets_of(writer)) {
+        detail::convert_layer(source, writer, layer, set, options, calibration, progress, report);
+      }
     }
   }
   if (options.trunk_only) {
@@ -243,7 +263,8 @@ ConvertReport convert(const fs::path& source_dir, const fs::path& destination,
                          format::dump_manifest(writer.manifest()));
   } else if (!options.layers) {
     for (const LayerId layer : layers) {
-      if (!writer.has_bank(layer)) {
+      for (const io::BankSet set : sets_of(writer)) {
+        if (writer.has_bank(layer, set)) continue;
         throw Error(fault(Errc::missing, "experts").at(layer), destination.string(),
                     "convert this layer first");
       }

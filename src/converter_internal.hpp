@@ -110,8 +110,9 @@ JsonValue plan_of(const Checkpoint& source, const ConvertOptions& options,
 void require_same_plan(const JsonValue& there, const JsonValue& wanted, std::string_view file);
 
 void convert_layer(const Checkpoint& source, const io::ContainerWriter& writer, LayerId layer,
-                   const ConvertOptions& options, const CalibrationFile* calibration,
-                   ProgressSink& progress, ConvertReport& report);
+                   io::BankSet set, const ConvertOptions& options,
+                   const CalibrationFile* calibration, ProgressSink& progress,
+                   ConvertReport& report);
 void convert_trunk(const Checkpoint& source, const io::ContainerWriter& writer,
                    const ConvertOptions& options, const CalibrationFile* calibration,
                    ProgressSink& progress);

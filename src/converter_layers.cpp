@@ -22,8 +22,10 @@ auto naming(const Checkpoint& source, LayerId layer, ExpertId expert, Kind kind,
   }
 }
 
+/// One layer's codebooks for `quant`.
 std::vector<float> train_layer(const Checkpoint& source, LayerId layer,
-                               const ConvertOptions& options, ProgressSink& progress) {
+                               const format::ExpertQuant& quant, const ConvertOptions& options,
+                               ProgressSink& progress) {
   const format::ModelConfig& model = source.model();
   const format::ExpertShape shape = model.expert_shape();
   const SampleShape sample = sample_shape(model, options);
@@ -34,7 +36,7 @@ std::vector<float> train_layer(const Checkpoint& source, LayerId layer,
   for (const Kind kind : all_kinds) {
     // Every (layer, kind) draws from a stream of its own, so that slices agree with a whole run.
     quant::EncodeOptions encode;
-    encode.quant = options.quant;
+    encode.quant = quant;
     encode.effort = options.effort;
     encode.seed = options.seed + 0x9e3779b97f4a7c15u * (format::kinds * to_index(layer) +
                                                         static_cast<std::uint64_t>(kind) + 1);
@@ -59,21 +61,24 @@ std::vector<float> train_layer(const Checkpoint& source, LayerId layer,
 }  // namespace
 
 void convert_layer(const Checkpoint& source, const io::ContainerWriter& writer, LayerId layer,
-                   const ConvertOptions& options, const CalibrationFile* calibration,
-                   ProgressSink& progress, ConvertReport& report) {
+                   io::BankSet set, const ConvertOptions& options,
+                   const CalibrationFile* calibration, ProgressSink& progress,
+                   ConvertReport& report) {
   const format::ModelConfig& model = source.model();
-  if (writer.has_bank(layer) && writer.has_codebooks(layer)) {
+  const bool substitutes = set == io::BankSet::substitutes;
+  const format::RecordLayout& layout = writer.layout(set);
+  if (writer.has_bank(layer, set) && writer.has_codebooks(layer, set)) {
     report.records_kept += model.num_experts;
     return;
   }
-  progress.stage("codebooks", to_index(layer));
-  if (!writer.has_codebooks(layer)) {
-    writer.write_codebooks(layer, train_layer(source, layer, options, progress));
+  progress.stage(substitutes ? "substitute codebooks" : "codebooks", to_index(layer));
+  if (!writer.has_codebooks(layer, set)) {
+    writer.write_codebooks(layer, train_layer(source, layer, layout.quant, options, progress), set);
   }
-  if (writer.has_bank(layer)) return;
-  progress.stage("experts", to_index(layer));
-  const std::vector<float> books = writer.read_codebooks(layer);
-  io::BankWriter bank = writer.open_bank(layer);
+  if (writer.has_bank(layer, set)) return;
+  progress.stage(substitutes ? "substitutes" : "experts", to_index(layer));
+  const std::vector<float> books = writer.read_codebooks(layer, set);
+  io::BankWriter bank = writer.open_bank(layer, set);
 
   const unsigned jobs = jobs_of(options);
   std::vector<std::uint8_t> there(model.num_experts);
@@ -92,7 +97,7 @@ void convert_layer(const Checkpoint& source, const io::ContainerWriter& writer, 
   }
 
   quant::EncodeOptions encode;
-  encode.quant = options.quant;
+  encode.quant = layout.quant;
   encode.effort = options.effort;
   encode.seed = options.seed;
   encode.threads = 1;
@@ -110,7 +115,7 @@ void convert_layer(const Checkpoint& source, const io::ContainerWriter& writer, 
     if (failed.load(std::memory_order_relaxed)) return;
     try {
       const ExpertId expert{todo[i]};
-      io::RecordBuffer record(writer.layout());
+      io::RecordBuffer record(layout);
       std::vector<float> matrix(weights);
       quant::EncodeStats sum;
       for (const Kind kind : all_kinds) {
@@ -128,9 +133,16 @@ void convert_layer(const Checkpoint& source, const io::ContainerWriter& writer, 
         (encoder ? stats[i].output : stats[i].plain)[k] = one;
         sum += one;
       }
-      const std::uint8_t flags = calibrated ? calibrated->flags(expert) : std::uint8_t{0};
-      bank.write(expert, record.seal(layer, expert, writer.codebook_base(layer), flags));
-      progress.add(static_cast<double>(3 * weights), 3 * weights, sum);
+      std::uint8_t flags = 0;
+      if (!substitutes && calibrated) flags = calibrated->flags(expert);
+      if (!substitutes && options.substitutes) flags |= format::record_flags::has_substitute;
+      bank.write(expert, record.seal(layer, expert, writer.codebook_base(layer, set), flags));
+      const double work = static_cast<double>(3 * weights);
+      if (substitutes) {
+        progress.add(work);
+      } else {
+        progress.add(work, 3 * weights, sum);
+      }
     } catch (...) {
       failed = true;
       throw;
@@ -141,6 +153,11 @@ void convert_layer(const Checkpoint& source, const io::ContainerWriter& writer, 
   for (const Coded& s : stats) {
     bool used = false;
     for (std::size_t k = 0; k < format::kinds; ++k) {
+      if (substitutes) {
+        report.substitute_error[k] += s.plain[k];
+        report.substitute_error[k] += s.output[k];
+        continue;
+      }
       report.error[k] += s.plain[k];
       report.output_error[k] += s.output[k];
       used = used || s.output[k].squared_norm > 0;

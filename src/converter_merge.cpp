@@ -76,13 +76,20 @@ ConvertReport merge(const fs::path& destination, const std::vector<fs::path>& pa
   container.config = std::move(m.config);
   container.expert_quant = m.expert_quant;
   container.trunk = std::move(m.trunk);
+  const JsonValue* substitutes = plan.find("substitutes");
+  container.substitutes = substitutes && *substitutes == JsonValue(true);
+  std::vector<io::BankSet> sets{io::BankSet::experts};
+  if (container.substitutes) sets.push_back(io::BankSet::substitutes);
 
   const std::vector<io::ContainerWriter> slices = writers(parts, container);
   std::vector<const io::ContainerWriter*> holder(m.layers.size());
   for (std::size_t i = 0; i < m.layers.size(); ++i) {
     const LayerId layer{m.layers[i].layer};
     for (const io::ContainerWriter& slice : slices) {
-      if (!slice.has_bank(layer) || !slice.has_codebooks(layer)) continue;
+      const bool whole = std::all_of(sets.begin(), sets.end(), [&](io::BankSet set) {
+        return slice.has_bank(layer, set) && slice.has_codebooks(layer, set);
+      });
+      if (!whole) continue;
       if (holder[i]) {
         throw Error(fault(Errc::duplicate, "experts").at(layer), slice.directory().string(),
                     "also in " + holder[i]->directory().string());
@@ -110,11 +117,13 @@ ConvertReport merge(const fs::path& destination, const std::vector<fs::path>& pa
   const io::File lock = detail::lock_plan(plan_path, false);
   for (std::size_t i = 0; i < m.layers.size(); ++i) {
     const LayerId layer{m.layers[i].layer};
-    if (!writer.has_codebooks(layer)) {
-      writer.write_codebooks(layer, holder[i]->read_codebooks(layer));
-    }
-    if (!writer.has_bank(layer)) {
-      bring(holder[i]->directory() / m.layers[i].file, destination / m.layers[i].file);
+    for (const io::BankSet set : sets) {
+      if (!writer.has_codebooks(layer, set)) {
+        writer.write_codebooks(layer, holder[i]->read_codebooks(layer, set), set);
+      }
+      if (writer.has_bank(layer, set)) continue;
+      const std::string& file = writer.bank_file(layer, set);
+      bring(holder[i]->directory() / file, destination / file);
     }
   }
   if (!writer.has_trunk()) bring(*trunk / "trunk.bin", destination / "trunk.bin");

@@ -79,6 +79,7 @@ io::ContainerPlan container_plan(const Checkpoint& source, const ConvertOptions&
   plan.tensor_prefix = source.prefix();
   plan.config = source.container_config();
   plan.expert_quant = options.quant;
+  plan.substitutes = options.substitutes;
   for (const TrunkSource& t : source.trunk()) {
     format::TrunkEntry entry;
     entry.name = t.name;
@@ -126,6 +127,7 @@ JsonValue plan_of(const Checkpoint& source, const ConvertOptions& options,
   fmt.set("cb_sample", options.codebook_sample);
   fmt.set("seed", options.seed);
   fmt.set("calibration", calibration ? JsonValue(calibration->identity()) : JsonValue());
+  fmt.set("substitutes", options.substitutes);
   fmt.set("damping", calibration ? JsonValue(options.damping) : JsonValue());
   plan.set("source config", crc_of(dump_json(source.raw_config())));
   JsonValue shards;

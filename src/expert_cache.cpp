@@ -44,8 +44,22 @@ ExpertCache::Lease ExpertCache::get(LayerId layer, ExpertId expert) {
     lease.view_ = &s.slots[i].view;
   };
 
+  // How long until a substitute answers.
+  const bool timed = s.substitutes != nullptr;
+  const Clock::time_point deadline =
+      timed ? Clock::now() + s.substitute_after : Clock::time_point::max();
+  const auto substitute = [&] {
+    lease.state_ = state_;
+    lease.slot_ = no_slot;
+    lease.substitute_ = std::make_unique<const ExpertView>(s.substitutes->view(layer, expert));
+    lease.view_ = lease.substitute_.get();
+    ++s.counters.substituted;
+  };
+
   std::unique_lock lock(s.mutex);
   s.policy->demand(key);
+  if (timed) s.start_readers();
+  bool handed = false;  // to a reader: where that read fails, this call reads again
   std::optional<Stopwatch> stall;
   Clock::time_point give_up = Clock::time_point::max();  // set when a wait begins
   std::size_t mine = no_slot;
@@ -53,17 +67,35 @@ ExpertCache::Lease ExpertCache::get(LayerId layer, ExpertId expert) {
     const std::size_t i = s.where[key];
     if (i == no_slot) {
       mine = s.free_slot();
+      if (mine != no_slot && timed && !handed && !s.threads.empty()) {
+        s.forget(key);
+        s.begin_read(mine, key, Origin::demand);
+        s.urgent.push_back({mine, key});
+        s.work.notify_one();
+        handed = true;
+        mine = no_slot;
+        continue;
+      }
       if (mine != no_slot) break;
+      if (timed && Clock::now() >= deadline) {
+        substitute();
+        return lease;
+      }
       // Reads ahead end soon and can be dropped; what callers hold or read cannot.
-      const bool hope = std::any_of(s.slots.begin(), s.slots.end(), [](const Slot& slot) {
-        return slot.state == SlotState::reading && !slot.lost && slot.origin != Origin::demand;
+      const bool hope = std::any_of(s.slots.begin(), s.slots.end(), [&](const Slot& slot) {
+        return slot.state == SlotState::reading && !slot.lost &&
+               (slot.origin != Origin::demand || timed);
       });
       if (!hope) {
         throw Error(fault(Errc::over_budget, "cache slots").at(layer, expert), {},
                     "all " + std::to_string(s.slots.size()) + " are held");
       }
       if (!stall) stall.emplace(s.counters.stall_ns);
-      s.changed.wait_for(lock, s.ahead_options.patience);
+      if (timed) {
+        s.changed.wait_until(lock, deadline);
+      } else {
+        s.changed.wait_for(lock, s.ahead_options.patience);
+      }
       continue;
     }
     Slot& slot = s.slots[i];
@@ -72,7 +104,9 @@ ExpertCache::Lease ExpertCache::get(LayerId layer, ExpertId expert) {
         slot.staged = false;
         --s.staged;
         ++s.counters.misses;
-        ++(stall ? s.counters.ahead_late : s.counters.ahead_in_time);
+        if (slot.origin != Origin::demand) {
+          ++(stall ? s.counters.ahead_late : s.counters.ahead_in_time);
+        }
         if (slot.origin == Origin::guess) ++s.counters.guesses_used;
         s.admit(slot);
         s.work.notify_one();
@@ -83,7 +117,19 @@ ExpertCache::Lease ExpertCache::get(LayerId layer, ExpertId expert) {
       return lease;
     }
     slot.refuse = false;
+    if (timed && Clock::now() >= deadline) {
+      s.give_up(i);
+      substitute();
+      return lease;
+    }
     if (!stall) stall.emplace(s.counters.stall_ns);
+    if (timed) {
+      ++slot.waiting;
+      const Clock::time_point begun = slot.begun;
+      s.changed.wait_until(lock, deadline);
+      if (s.where[key] == i && slot.begun == begun) --slot.waiting;
+      continue;
+    }
     if (give_up == Clock::time_point::max()) give_up = Clock::now() + s.ahead_options.patience;
     if (s.changed.wait_until(lock, give_up) == std::cv_status::timeout && s.where[key] == i &&
         slot.state == SlotState::reading && Clock::now() >= give_up) {
@@ -147,7 +193,7 @@ ExpertCache::Lease ExpertCache::get(LayerId layer, ExpertId expert) {
 
 void ExpertCache::Lease::release() noexcept {
   if (state_ == nullptr) return;
-  {
+  if (substitute_ == nullptr) {
     const std::lock_guard lock(state_->mutex);
     Slot& slot = state_->slots[slot_];
     if (--slot.pins == 0 && !slot.kept) {
@@ -156,6 +202,7 @@ void ExpertCache::Lease::release() noexcept {
     }
   }
   state_.reset();
+  substitute_.reset();
   view_ = nullptr;
 }
 

@@ -15,7 +15,19 @@ Places places_of(std::size_t slots, std::size_t keys, std::size_t concurrent,
 }
 
 ExpertCache::State::State(const Container& c, const CacheOptions& options)
-    : container(c), ahead_options(options.ahead) {
+    : container(c),
+      ahead_options(options.ahead),
+      substitutes(options.substitutes),
+      substitute_after(options.substitute_after),
+      read_delay(options.read_delay),
+      reader_threads(options.ahead.readers) {
+  if (substitutes) {
+    if (reader_threads == 0) {
+      throw Error(fault(Errc::bad_argument, "readers", 0, 1), {},
+                  "substitutes need a thread that reads while the caller goes on");
+    }
+    reader_threads += static_cast<unsigned>(std::clamp<std::size_t>(options.concurrent, 1, 256));
+  }
   std::size_t keys = 0;
   for (const auto& bank : container.banks()) {
     first_key.push_back(keys);
@@ -38,7 +50,12 @@ ExpertCache::State::State(const Container& c, const CacheOptions& options)
   const Places places = places_of(slots.size(), keys, wanted, ahead_options);
   capacity = std::min(places.kept, options.most_kept);
   depth = places.ahead;
-  policy = options.make_policy ? options.make_policy(keys) : make_policy(options.policy, keys);
+  if (options.make_policy) {
+    policy = options.make_policy(keys);
+  } else {
+    policy = make_policy(options.policy, keys);
+    policy->set_layers(first_key);
+  }
 }
 
 bool ExpertCache::State::find_key(LayerId layer, ExpertId expert, std::size_t& key) const noexcept {
@@ -73,7 +90,8 @@ void ExpertCache::State::empty_slot(Slot& slot) noexcept {
   if (!slot.lost) where[slot.key] = no_slot;
   slot.key = no_slot;
   slot.wanted = 0;
-  slot.kept = slot.staged = slot.refuse = slot.lost = false;
+  slot.waiting = 0;
+  slot.kept = slot.staged = slot.refuse = slot.late = slot.lost = false;
   slot.state = SlotState::empty;
 }
 
@@ -132,7 +150,7 @@ std::size_t ExpertCache::State::free_slot() noexcept {
   } else {
     for (i = 0; i < slots.size(); ++i) {  // a guess that has been named
       const Slot& s = slots[i];
-      if (s.state == SlotState::ready && s.staged && s.pins == 0) break;
+      if (s.state == SlotState::ready && s.staged && s.pins == 0 && s.waiting == 0) break;
     }
     if (i == slots.size()) return no_slot;
     drop_staged(slots[i]);
@@ -161,6 +179,7 @@ void ExpertCache::State::begin_read(std::size_t i, std::size_t key, Origin origi
   slot.state = SlotState::reading;
   slot.has_memory = true;
   slot.origin = origin;
+  slot.begun = std::chrono::steady_clock::now();
   slot.staged = origin == Origin::ahead || origin == Origin::guess;
   if (slot.staged) ++staged;
   where[key] = i;
@@ -168,6 +187,7 @@ void ExpertCache::State::begin_read(std::size_t i, std::size_t key, Origin origi
 
 Fault ExpertCache::State::read(Slot& slot, std::size_t key, ReadCost& cost) const {
   const auto start = std::chrono::steady_clock::now();
+  if (read_delay.count() > 0) std::this_thread::sleep_for(read_delay);
   const io::ExpertBank& bank = bank_of(key);
   const ExpertId expert{
       static_cast<std::uint32_t>(key - first_key[&bank - container.banks().data()])};
@@ -198,6 +218,36 @@ void ExpertCache::State::end_read(Slot& slot, std::size_t key, bool ok) noexcept
   slot.state = SlotState::ready;
 }
 
+void ExpertCache::State::settle(Slot& slot) noexcept {
+  if (slot.waiting != 0) {
+    if (slot.staged) return;
+    slot.staged = true;
+    ++staged;
+  } else if (slot.late || (slot.origin == Origin::demand && !slot.staged)) {
+    if (slot.staged) --staged;
+    slot.staged = false;
+    admit(slot);
+    if (!slot.kept) empty_slot(slot);
+  }
+}
+
+void ExpertCache::State::give_up(std::size_t i) noexcept {
+  Slot& slot = slots[i];
+  slot.late = true;
+  if (std::chrono::steady_clock::now() - slot.begun < ahead_options.patience) return;
+  ++counters.overdue;
+  if (std::erase_if(urgent, [i](const Job& job) { return job.slot == i; }) != 0) {
+    empty_slot(slot);
+    return;
+  }
+  if (slot.staged) {
+    slot.staged = false;
+    --staged;
+  }
+  where[slot.key] = no_slot;
+  slot.lost = true;  // its reader empties it, should it ever return
+}
+
 /// The key's requests are void: someone is about to read it, or has it.
 void ExpertCache::State::forget(std::size_t key) noexcept {
   const auto is_key = [key](const Request& r) { return r.key == key; };
@@ -212,6 +262,11 @@ bool ExpertCache::State::next_job(Job& job) noexcept {
     job = {slot, key};
     return true;
   };
+  if (!urgent.empty()) {
+    job = urgent.front();
+    urgent.pop_front();
+    return true;
+  }
   while (!ahead.empty()) {
     const Request request = ahead.front();
     if (where[request.key] != no_slot || !is_fresh(request.number)) {
@@ -287,6 +342,8 @@ void ExpertCache::State::run_reader() noexcept {
         slot.origin = Origin::ahead;
         slot.staged = true;
         ++staged;
+      } else if (substitutes) {
+        settle(slot);
       }
     }
     changed.notify_all();
@@ -296,7 +353,7 @@ void ExpertCache::State::run_reader() noexcept {
 void ExpertCache::State::start_readers() noexcept {
   if (started || stopping) return;
   started = true;
-  for (unsigned t = 0; t < ahead_options.readers; ++t) {
+  for (unsigned t = 0; t < reader_threads; ++t) {
     try {
       threads.emplace_back([this] { run_reader(); });
     } catch (...) {  // the system has no thread to give: callers read for themselves

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -30,6 +31,9 @@ struct Slot {
   bool kept = false;        ///< false: emptied when the last pin goes
   bool staged = false;      ///< read ahead or on a guess, and nobody has asked for it yet
   bool refuse = false;      ///< drop the record when its read ends
+  std::chrono::steady_clock::time_point begun;  ///< its read
+  std::size_t waiting = 0;  ///< callers who wait for its read and may take a substitute instead
+  bool late = false;        ///< one of them has
   bool lost = false;        ///< a caller gave up on its reader; the key is no longer this slot's
 };
 
@@ -77,6 +81,12 @@ struct ExpertCache::State {
   /// Ends a read: the slot is ready, or empty after a fault. The caller notifies `changed`.
   void end_read(Slot& slot, std::size_t key, bool ok) noexcept;
 
+  /// A read that callers may have given up is over: keeps its record for who waits, else as the
+  /// policy says.
+  void settle(Slot& slot) noexcept;
+  /// A caller gives up waiting for this slot's read; one that is hopeless loses its key.
+  void give_up(std::size_t slot) noexcept;
+
   void forget(std::size_t key) noexcept;
   void start_readers() noexcept;
   bool next_job(Job& job) noexcept;
@@ -88,6 +98,10 @@ struct ExpertCache::State {
 
   const Container container;
   ReadAheadOptions ahead_options;
+  const std::shared_ptr<const io::Substitutes> substitutes;
+  const std::chrono::milliseconds substitute_after;
+  const std::chrono::microseconds read_delay;
+  unsigned reader_threads = 0;         ///< to start
   std::vector<std::size_t> first_key;  ///< of each bank
   std::unique_ptr<CachePolicy> policy;
   std::size_t capacity = 0;  ///< of kept records; below slots.size() where a policy may refuse
@@ -101,6 +115,7 @@ struct ExpertCache::State {
   std::size_t kept = 0, staged = 0, warming = 0;
   std::uint64_t prepares = prepare_window;  ///< so that number 0 is never fresh
   std::deque<Request> ahead, guess;
+  std::deque<Job> urgent;  ///< reads of callers that may take a substitute: the first rank
   std::deque<std::size_t> warm;
   CacheCounters counters;
 

@@ -5,6 +5,7 @@
 #include "waste/core/checked.hpp"
 #include "waste/format/codebook.hpp"
 #include "waste/format/family.hpp"
+#include "waste/io/substitutes.hpp"
 #include "waste/io/trunk_file.hpp"
 
 namespace waste::engine {
@@ -48,6 +49,7 @@ MemoryPlan plan_memory(const format::Manifest& manifest, const PlanOptions& opti
   out.trunk_bytes = io::Trunk::resident_bytes(manifest);
   out.codebook_bytes = std::uint64_t{m.moe_layers()} * format::codebooks_per_layer(q) *
                        (std::uint64_t{1} << q.index_bits) * format::vec_dim * sizeof(float);
+  if (options.substitutes) out.substitute_bytes = io::substitute_bytes(manifest);
   const auto kda_layers = static_cast<std::uint64_t>(
       std::count(m.attention.begin(), m.attention.end(), format::AttentionKind::kda));
   const std::uint64_t c = m.kda_channels();

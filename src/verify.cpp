@@ -1,6 +1,7 @@
 #include "waste/convert/verify.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <memory>
 #include <mutex>
@@ -9,7 +10,9 @@
 #include "waste/core/parallel.hpp"
 #include "waste/format/manifest.hpp"
 #include "waste/io/audit.hpp"
+#include "waste/io/checksums.hpp"
 #include "waste/io/container.hpp"
+#include "waste/io/substitutes.hpp"
 
 namespace waste::convert {
 namespace {
@@ -17,6 +20,12 @@ namespace {
 namespace fs = std::filesystem;
 using format::Kind;
 constexpr Kind all_kinds[] = {Kind::gate, Kind::up, Kind::down};
+
+std::uint64_t file_bytes(const fs::path& path) {
+  std::error_code ec;
+  const std::uint64_t bytes = fs::file_size(path, ec);
+  return ec ? 0 : bytes;
+}
 
 class Verifier {
  public:
@@ -33,13 +42,25 @@ class Verifier {
     report_.has_manifest = true;
     describe();
     if (source_) report_.compared = same_model();
-    codebooks();
-    for (const format::BankEntry& entry : manifest_.layers) bank(entry);
+    guard([&] { sums_ = io::read_checksums(directory_); });
+    banks({directory_ / "codebooks.bin", manifest_.layout, manifest_.layers,
+           io::codebook_crcs(sums_), report_.expert_limit, report_.experts_error});
+    substitutes();
     trunk();
     return report_;
   }
 
  private:
+  /// Banks of one layout and the codebooks that they share.
+  struct Set {
+    fs::path codebooks;
+    const format::RecordLayout& layout;
+    const std::vector<format::BankEntry>& layers;
+    std::span<const std::uint32_t> crcs;  ///< of the codebooks
+    double limit;                         ///< relative error allowed per (layer, kind)
+    std::vector<LayerError>& errors;
+  };
+
   void add(const Error& e) {
     ++report_.findings_total;
     if (report_.findings.size() < options_.max_findings) {
@@ -70,6 +91,7 @@ class Verifier {
 
   void describe() {
     const format::Manifest& m = manifest_;
+    substitutes_ = format::substitutes_of(m);
     report_.expert_quant = m.expert_quant;
     report_.layers = static_cast<std::uint32_t>(m.layers.size());
     report_.experts = m.model.num_experts;
@@ -87,10 +109,11 @@ class Verifier {
     if (weights > 0) {
       report_.trunk_bits_per_weight = 8.0 * static_cast<double>(report_.trunk_bytes) / weights;
     }
-    std::error_code ec;
-    report_.codebook_bytes = fs::file_size(directory_ / "codebooks.bin", ec);
-    if (ec) report_.codebook_bytes = 0;
+    report_.codebook_bytes = file_bytes(directory_ / "codebooks.bin");
     total_ = report_.codebook_bytes + report_.bank_bytes + report_.trunk_bytes;
+    if (!io::has_substitutes(directory_, substitutes_)) return;
+    report_.substitute_bytes = substitutes_.bytes();
+    total_ += report_.substitute_bytes + file_bytes(directory_ / format::substitute_codebooks_file);
   }
 
   bool same_model() {
@@ -110,27 +133,50 @@ class Verifier {
     return same;
   }
 
-  void codebooks() {
-    const fs::path path = directory_ / "codebooks.bin";
+  void banks(const Set& set) {
     const std::uint64_t before = report_.findings_total;
-    guard([&] { io::audit_codebooks(path, manifest_, sink(0)); });
+    guard([&] {
+      io::audit_codebooks(set.codebooks, set.layout.quant, set.layers, sink(done_), set.crcs);
+    });
+    std::shared_ptr<const io::Codebooks> books;
     try {
-      codebooks_ = std::make_shared<const io::Codebooks>(
-          io::Codebooks::load(path, manifest_.expert_quant, manifest_.layers));
+      books = std::make_shared<const io::Codebooks>(
+          io::Codebooks::load(set.codebooks, set.layout.quant, set.layers));
     } catch (const Error& e) {
       if (report_.findings_total == before) add(e);
     }
-    done_ = report_.codebook_bytes;
+    done_ += file_bytes(set.codebooks);
+    for (const format::BankEntry& entry : set.layers) bank(set, entry, books);
   }
 
-  void bank(const format::BankEntry& entry) {
+  /// The second set of banks, where any of its files is there or any record says so.
+  void substitutes() {
+    if (!io::has_substitutes(directory_, substitutes_)) {
+      if (promised_) {
+        add(Error(fault(Errc::missing, "substitutes").at(*promised_), directory_.string(),
+                  "records say that there are some"));
+      }
+      return;
+    }
+    const Set set{directory_ / format::substitute_codebooks_file,
+                  substitutes_.layout,
+                  substitutes_.layers,
+                  sums_ ? std::span<const std::uint32_t>(sums_->substitute_codebooks)
+                        : std::span<const std::uint32_t>(),
+                  expert_error_limit(format::sub1),
+                  report_.substitutes_error};
+    banks(set);
+  }
+
+  void bank(const Set& set, const format::BankEntry& entry,
+            const std::shared_ptr<const io::Codebooks>& codebooks) {
     const std::uint64_t before = done_;
     done_ += entry.bytes;
     std::unique_ptr<const io::ExpertBank> bank;
-    const bool comparable = report_.compared && codebooks_ != nullptr;
-    const auto books = codebooks_ ? codebooks_ : std::make_shared<const io::Codebooks>();
+    const bool comparable = report_.compared && codebooks != nullptr;
+    const auto books = codebooks ? codebooks : std::make_shared<const io::Codebooks>();
     if (!guard([&] {
-          bank = std::make_unique<const io::ExpertBank>(directory_, entry, manifest_.layout, books);
+          bank = std::make_unique<const io::ExpertBank>(directory_, entry, set.layout, books);
         })) {
       at(done_);
       return;
@@ -139,11 +185,13 @@ class Verifier {
     std::vector<std::array<quant::EncodeStats, format::kinds>> stats(entry.experts);
     std::mutex mutex;
     std::uint64_t seen = 0;
+    std::atomic<bool> promises{false};
     parallel_for(entry.experts, jobs_, [&](std::size_t i) {
       const ExpertId expert{static_cast<std::uint32_t>(i)};
       AlignedBuffer<std::uint8_t> record(static_cast<std::size_t>(bank->record_bytes()));
       Fault f = bank->try_read_raw(expert, record.span());
       if (!f) f = io::audit_record(*bank, expert, record.span());
+      if (!f && (record[9] & format::record_flags::has_substitute) != 0) promises = true;
       faults[i] = f.code != Errc::ok && f.expert == Fault::none ? f.at(bank->layer(), expert) : f;
       if (!f && comparable) {
         const ExpertView view = bank->view(record.span());
@@ -158,10 +206,11 @@ class Verifier {
     for (const Fault& f : faults) {
       if (f) add(Error(f, bank->file().path().string()));
     }
-    if (comparable) judge(*bank, faults, stats);
+    if (promises && !promised_) promised_ = bank->layer();
+    if (comparable) judge(set, *bank, faults, stats);
   }
 
-  void judge(const io::ExpertBank& bank, const std::vector<Fault>& faults,
+  void judge(const Set& set, const io::ExpertBank& bank, const std::vector<Fault>& faults,
              const std::vector<std::array<quant::EncodeStats, format::kinds>>& stats) {
     for (const Kind kind : all_kinds) {
       const auto k = static_cast<std::size_t>(kind);
@@ -176,18 +225,17 @@ class Verifier {
           sum.worst = error;
           sum.worst_expert = e;
         }
-        if (!(error <= 1.5 * report_.expert_limit)) {
+        if (!(error <= 1.5 * set.limit)) {
           add(too_far(fault(Errc::mismatch, "weights").at(bank.layer(), ExpertId{e}),
-                      bank.file().path().string(), to_string(kind), error,
-                      1.5 * report_.expert_limit));
+                      bank.file().path().string(), to_string(kind), error, 1.5 * set.limit));
         }
       }
       const double error = sum.stats.relative_error();
-      if (!(error <= report_.expert_limit)) {
+      if (!(error <= set.limit)) {
         add(too_far(fault(Errc::mismatch, "weights").at(bank.layer()), bank.file().path().string(),
-                    to_string(kind), error, report_.expert_limit));
+                    to_string(kind), error, set.limit));
       }
-      report_.experts_error.push_back(sum);
+      set.errors.push_back(sum);
     }
   }
 
@@ -201,7 +249,8 @@ class Verifier {
 
   void trunk() {
     io::Trunk trunk;
-    if (!guard([&] { trunk = io::Trunk::open(directory_ / "trunk.bin", manifest_, false); }))
+    if (!guard(
+            [&] { trunk = io::Trunk::open(directory_ / "trunk.bin", manifest_, false, 1, sums_); }))
       return;
     guard([&] { io::audit_trunk(trunk, sink(done_)); });
     if (!report_.compared) return;
@@ -238,7 +287,9 @@ class Verifier {
   VerifyReport report_;
   format::Manifest manifest_;
   std::optional<Checkpoint> source_;
-  std::shared_ptr<const io::Codebooks> codebooks_;
+  format::SubstituteBanks substitutes_;
+  std::optional<io::Checksums> sums_;
+  std::optional<LayerId> promised_;  ///< a layer of which some record says that it has a substitute
   std::uint64_t done_ = 0, total_ = 0;
 };
 

@@ -49,7 +49,8 @@ struct Arm {
     }
     double hit_rate() const {
       const double hits = per_token(&engine::CacheCounters::hits, 1);
-      const double all = hits + per_token(&engine::CacheCounters::misses, 1);
+      const double all = hits + per_token(&engine::CacheCounters::misses, 1) +
+                         per_token(&engine::CacheCounters::substituted, 1);
       return all == 0 ? 0 : hits / all;
     }
   };
@@ -192,6 +193,7 @@ JsonValue arm_json(const Arm& arm) {
   out.set("crc_seconds_per_token", r.per_token(&Counters::crc_ns, 1e-9));
   out.set("crc_records_per_token", r.per_token(&Counters::crc_records, 1));
   out.set("misses_per_token", r.per_token(&Counters::misses, 1));
+  out.set("substituted_per_token", r.per_token(&Counters::substituted, 1));
   out.set("ahead_in_time_per_token", r.per_token(&Counters::ahead_in_time, 1));
   out.set("ahead_late_per_token", r.per_token(&Counters::ahead_late, 1));
   out.set("guesses_per_token", r.per_token(&Counters::guesses, 1));
@@ -225,6 +227,10 @@ void print_arm(const Arm& arm) {
       r.per_token(&Counters::misses, 1), r.per_token(&Counters::ahead_in_time, 1),
       r.per_token(&Counters::ahead_late, 1), r.per_token(&Counters::guesses, 1),
       r.per_token(&Counters::guesses_used, 1));
+  if (arm.model.substitute_after_ms) {
+    std::printf("  %.1f experts a token were substituted\n",
+                r.per_token(&Counters::substituted, 1));
+  }
   std::printf(" ");
   for (std::size_t p = 0; p < phases; ++p) {
     if (r.phase[p] > 0) std::printf(" %s %.1f %%", phase_names[p], 100 * r.phase[p] / r.seconds);
@@ -277,6 +283,7 @@ void add_bench(CLI::App& app, Context&) {
   CLI::App* sub = app.add_subcommand(
       "bench", "Decode random tokens and show speed, hit rate, bytes, stalls and a profile");
   add_model_options(*sub, a->model);
+  add_delay_option(*sub, a->model);
   add_record_option(*sub, a->model);
   sub->add_option("-n,--tokens", a->tokens, "tokens to measure")
       ->check(CLI::Range(1, 1000000))

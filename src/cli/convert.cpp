@@ -89,6 +89,13 @@ void print_json(const convert::ConvertReport& r, double seconds) {
     if (s.squared_norm > 0) outputs.set(std::string(to_string(kind)), s.relative_error());
   }
   out.set("relative_output_error", std::move(outputs));
+  out.set("substitute_bytes", r.substitute_bytes);
+  JsonValue substitutes(JsonValue::Object{});
+  for (const auto kind : {format::Kind::gate, format::Kind::up, format::Kind::down}) {
+    const quant::EncodeStats& s = r.substitute_error[static_cast<std::size_t>(kind)];
+    if (s.squared_norm > 0) substitutes.set(std::string(to_string(kind)), s.relative_error());
+  }
+  out.set("relative_substitute_error", std::move(substitutes));
   std::printf("%s\n", dump_json(out).c_str());
 }
 
@@ -111,6 +118,11 @@ void print_report(const Arguments& a, const convert::ConvertReport& r, double se
       8.0 * static_cast<double>(r.expert_bytes) / static_cast<double>(r.expert_weights),
       static_cast<double>(r.trunk_bytes) / 1e6,
       8.0 * static_cast<double>(r.trunk_bytes) / static_cast<double>(r.trunk_weights));
+  if (r.substitute_bytes > 0) {
+    std::printf(
+        "substitutes %.1f MB (%.3f bits/weight)\n", static_cast<double>(r.substitute_bytes) / 1e6,
+        8.0 * static_cast<double>(r.substitute_bytes) / static_cast<double>(r.expert_weights));
+  }
   if (!a.merge.empty()) return;
   std::printf("%llu records written, %llu kept from an earlier run, %.1f s",
               static_cast<unsigned long long>(r.records_written),
@@ -122,6 +134,7 @@ void print_report(const Arguments& a, const convert::ConvertReport& r, double se
   };
   if (r.records_written > r.records_calibrated) errors("", r.error);
   if (r.records_calibrated > 0) errors(" of calibrated experts' output", r.output_error);
+  if (r.substitute_error[0].squared_norm > 0) errors(" of substitutes", r.substitute_error);
   std::printf("\n");
 }
 
@@ -202,6 +215,10 @@ void add_convert(CLI::App& app, Context& context) {
                   "With --calibration: added to the moments' diagonal, in parts of its mean")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  cmd->add_flag(
+      "--substitutes", a->options.substitutes,
+      "Also write a coarse copy of every expert, about 1 bit a weight (subs-L{n}.bin), for "
+      "waste run --substitute-after");
   cmd->add_option("--layers", a->layers,
                   "Convert only the experts of layers A-B and stop, or only the word trunk; slices "
                   "may run as separate jobs, into one directory or into one each for --merge")

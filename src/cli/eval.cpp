@@ -129,6 +129,7 @@ void add_eval(CLI::App& app, Context&) {
   CLI::App* eval_app =
       app.add_subcommand("eval", "Measure bits per byte and perplexity on a text file");
   add_model_options(*eval_app, e->model);
+  add_delay_option(*eval_app, e->model);
   eval_app->add_option("FILE", e->file, "the text")->required();
   eval_app->add_option("--window", e->window, "tokens of a window")
       ->capture_default_str()

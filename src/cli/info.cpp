@@ -217,6 +217,7 @@ struct PlanArguments {
   std::uint64_t context = 4096;
   std::uint64_t budget = 0;
   unsigned threads = 0;
+  bool substitutes = false;
   double disk = 0, compute = 0;  ///< GB/s, ms a token
   std::string trace, policy = "fitted";
   std::size_t skip = 0;  ///< tokens of the trace
@@ -315,6 +316,7 @@ void print_plan(const PlanArguments& a, const engine::MemoryPlan& plan,
   std::printf("%s at a context of %s tokens\n", a.directory.c_str(), grouped(a.context).c_str());
   size_line("resident trunk", plan.trunk_bytes);
   size_line("codebooks", plan.codebook_bytes);
+  if (a.substitutes) size_line("substitutes", plan.substitute_bytes);
   size_line("KDA state", plan.kda_state_bytes);
   size_line("MLA cache", plan.mla_state_bytes);
   size_line("scratch", plan.scratch_bytes);
@@ -357,6 +359,7 @@ int run_plan(const PlanArguments& a) {
   engine::PlanOptions plan_options;
   plan_options.context_tokens = a.context;
   plan_options.threads = a.threads == 0 ? available_threads() : a.threads;
+  plan_options.substitutes = a.substitutes;
   const engine::MemoryPlan plan = engine::plan_memory(manifest, plan_options);
   const io::MemoryLimit limit = io::memory_limit();
   const auto automatic = engine::automatic_budget(plan, limit.usable_bytes());
@@ -397,6 +400,8 @@ void add_info(CLI::App& app, Context& context) {
   sub->add_option("--budget", plan->budget, "Memory to plan for, in bytes or as 8GB, 8GiB")
       ->transform(CLI::AsSizeValue(true));
   sub->add_option("--threads", plan->threads, "Threads (default: all)");
+  sub->add_flag("--substitutes", plan->substitutes,
+                "With the substitutes of every expert in memory, as waste run --substitute-after");
   CLI::Option* disk = sub->add_option("--disk", plan->disk,
                                       "With --trace: how fast the disk reads, in GB/s (10^9 bytes)")
                           ->check(CLI::Range(1e-3, 1e4));

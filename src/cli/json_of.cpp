@@ -7,6 +7,7 @@ JsonValue plan_json(const engine::MemoryPlan& plan, std::uint64_t context_tokens
   out.set("context_tokens", context_tokens);
   out.set("trunk_bytes", plan.trunk_bytes);
   out.set("codebook_bytes", plan.codebook_bytes);
+  out.set("substitute_bytes", plan.substitute_bytes);
   out.set("kda_state_bytes", plan.kda_state_bytes);
   out.set("mla_state_bytes", plan.mla_state_bytes);
   out.set("scratch_bytes", plan.scratch_bytes);

@@ -1,6 +1,7 @@
 #include "open_model.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <map>
 
@@ -35,17 +36,36 @@ std::vector<std::string> names_of(const Map& map) {
   return out;
 }
 
-std::uint64_t automatic_cache(const Container& container, const ModelArguments& a,
+std::string text_of(const engine::MemoryPlan& plan) {
+  return "weights in memory " +
+         std::to_string(plan.trunk_bytes + plan.codebook_bytes + plan.substitute_bytes) +
+         " bytes, state " + std::to_string(plan.state_bytes()) + ", scratch " +
+         std::to_string(plan.scratch_bytes) + ", at least " + std::to_string(plan.floor_records) +
+         " experts " + std::to_string(plan.floor_records * plan.record_bytes);
+}
+
+/// What --budget, or the automatic one, leaves for the expert cache.
+std::uint64_t cache_of_budget(const Container& container, const ModelArguments& a,
                               unsigned threads) {
   engine::PlanOptions options;
   options.context_tokens = a.context;
   options.threads = threads;
+  options.substitutes = a.substitute_after_ms.has_value();
   const engine::MemoryPlan plan = engine::plan_memory(container.manifest(), options);
+  if (a.budget_bytes != 0) {
+    const engine::BudgetUse use = engine::use_of_budget(plan, a.budget_bytes);
+    if (!use.runs) {
+      throw Error(fault(Errc::over_budget, "--budget", a.budget_bytes, plan.floor_bytes()), a.path,
+                  "below the floor: " + text_of(plan));
+    }
+    return use.cache_bytes;
+  }
   const std::uint64_t usable = io::memory_limit().usable_bytes();
   const auto budget = engine::automatic_budget(plan, usable);
   if (!budget) {
     throw Error(fault(Errc::over_budget, "memory", usable, plan.floor_bytes()), a.path,
-                "3/4 of this machine's memory is below the floor; see waste plan, or give --cache");
+                "3/4 of this machine's memory is below the floor (" + text_of(plan) +
+                    "); see waste plan, or give --cache");
   }
   return engine::use_of_budget(plan, *budget).cache_bytes;
 }
@@ -86,11 +106,18 @@ void add_model_options(CLI::App& app, ModelArguments& a) {
          "which is run in float, all of it in memory")
       ->required();
   app.add_option("--threads", a.threads, "threads (default: all); never changes the result");
+  CLI::Option* budget =
+      app.add_option(
+             "--budget", a.budget_bytes,
+             "memory for all of it: weights that stay, state, scratch and expert cache, in "
+             "bytes or as 512MiB, 8GB; refused with the numbers where it is below the floor")
+          ->transform(CLI::AsSizeValue(true));
   app.add_option(
          "--cache", a.cache_bytes,
          "memory for the expert cache, in bytes or as 512MiB, 8GB (default: what waste plan "
          "calls the automatic budget)")
-      ->transform(CLI::AsSizeValue(true));
+      ->transform(CLI::AsSizeValue(true))
+      ->excludes(budget);
   app.add_option("--cache-policy", a.policy, "which expert a full cache gives up")
       ->check(CLI::IsMember(names_of(policies)))
       ->capture_default_str();
@@ -116,6 +143,11 @@ void add_model_options(CLI::App& app, ModelArguments& a) {
                  "this machine's memory")
       ->check(CLI::IsMember({"auto", "on", "off"}))
       ->capture_default_str();
+  app.add_option("--substitute-after", a.substitute_after_ms,
+                 "where an expert has not been read after so many milliseconds, use its substitute "
+                 "(convert --substitutes), which stays in memory; the answer then depends on the "
+                 "disk's speed (default: off)")
+      ->check(CLI::Range(0, 3600000));
   app.add_flag("--verify{always}", a.verify,
                "when the crc32 of an expert record is checked: --verify=once (the default) at its "
                "first read, --verify=always (or --verify) at every read, --verify=off")
@@ -124,6 +156,13 @@ void add_model_options(CLI::App& app, ModelArguments& a) {
       "--eps-compat", a.eps_compat,
       "rms_norm_eps for the q_a and kv_a norms and 1e-12 in the L2 norm, to compare with an "
       "engine that has them (published code: 1e-6 and 1e-6)");
+}
+
+void add_delay_option(CLI::App& app, ModelArguments& a) {
+  app.add_option("--disk-delay", a.disk_delay_ms,
+                 "milliseconds that every read of an expert takes longer: a slower disk to measure "
+                 "with")
+      ->check(CLI::Range(0.0, 60000.0));
 }
 
 void add_record_option(CLI::App& app, ModelArguments& a) {
@@ -166,11 +205,17 @@ OpenedModel open_model(const ModelArguments& a) {
     const Container container = Container::open(out.directory, open);
     engine::CacheOptions cache;
     cache.budget_bytes =
-        a.cache_bytes != 0 ? a.cache_bytes : automatic_cache(container, a, out.threads);
+        a.cache_bytes != 0 ? a.cache_bytes : cache_of_budget(container, a, out.threads);
     cache.concurrent = out.threads;
     cache.make_policy =
         engine::policy_of_layers(policies.at(a.policy), container.model().num_experts);
     cache.ahead = a.ahead;
+    cache.read_delay = std::chrono::microseconds(std::llround(a.disk_delay_ms * 1000));
+    if (a.substitute_after_ms) {
+      cache.substitutes =
+          std::make_shared<const io::Substitutes>(io::Substitutes::open(container, out.threads));
+      cache.substitute_after = std::chrono::milliseconds(*a.substitute_after_ms);
+    }
     out.container = std::make_shared<model::ContainerWeights>(container, cache);
     out.direct_refused = open.direct_io && !out.container->cache().status().direct_io;
     weights = out.container;
@@ -197,9 +242,13 @@ JsonValue OpenedModel::cache_json() const {
   out.set("record_bytes", container->cache().record_bytes());
   out.set("hits", c.hits);
   out.set("misses", c.misses);
-  out.set("hit_rate", c.hits + c.misses == 0
-                          ? 0.0
-                          : static_cast<double>(c.hits) / static_cast<double>(c.hits + c.misses));
+  const std::uint64_t answers = c.hits + c.misses + c.substituted;
+  const auto share = [answers](std::uint64_t n) {
+    return answers == 0 ? 0.0 : static_cast<double>(n) / static_cast<double>(answers);
+  };
+  out.set("hit_rate", share(c.hits));
+  out.set("substituted", c.substituted);
+  out.set("substituted_share", share(c.substituted));
   out.set("not_kept", c.not_kept);
   out.set("bytes_read", c.bytes_read);
   out.set("ahead_in_time", c.ahead_in_time);
@@ -234,13 +283,19 @@ std::string OpenedModel::streaming_text() const {
 std::string OpenedModel::cache_text() const {
   if (!container) return {};
   const engine::CacheCounters c = container->cache().counters();
-  const double total = static_cast<double>(std::max<std::uint64_t>(c.hits + c.misses, 1));
+  const double total =
+      static_cast<double>(std::max<std::uint64_t>(c.hits + c.misses + c.substituted, 1));
   char text[160];
   std::snprintf(text, sizeof text, "%llu hits, %llu misses (%.1f %%), %.2f MB read",
                 static_cast<unsigned long long>(c.hits), static_cast<unsigned long long>(c.misses),
                 100.0 * static_cast<double>(c.hits) / total,
                 static_cast<double>(c.bytes_read) / 1e6);
-  return text;
+  if (c.substituted == 0) return text;
+  char more[64];
+  std::snprintf(more, sizeof more, ", %llu SUBSTITUTED (%.1f %%)",
+                static_cast<unsigned long long>(c.substituted),
+                100.0 * static_cast<double>(c.substituted) / total);
+  return std::string(text) + more;
 }
 
 }  // namespace waste::cli

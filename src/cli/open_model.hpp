@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "waste/engine/routing_trace.hpp"
@@ -16,7 +17,10 @@ namespace waste::cli {
 struct ModelArguments {
   std::string path;
   unsigned threads = 0;
-  std::uint64_t cache_bytes = 0;  ///< 0: as much as the machine allows
+  std::uint64_t cache_bytes = 0;   ///< 0: what the budget leaves
+  std::uint64_t budget_bytes = 0;  ///< of everything; 0: as much as the machine allows
+  std::optional<std::uint64_t> substitute_after_ms;  ///< none: substitutes are not even loaded
+  double disk_delay_ms = 0;                          ///< added to every read of an expert
   std::uint64_t context = 4096;
   std::string precision = "exact";
   std::string policy = "fitted";
@@ -30,6 +34,8 @@ struct ModelArguments {
 
 /// Adds the positional DIR and the options that describe how to run a model.
 void add_model_options(CLI::App& app, ModelArguments& arguments);
+/// Adds --disk-delay, for commands that measure.
+void add_delay_option(CLI::App& app, ModelArguments& arguments);
 /// Adds --record-trace, for commands that decode.
 void add_record_option(CLI::App& app, ModelArguments& arguments);
 

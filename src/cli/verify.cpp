@@ -85,6 +85,10 @@ void print_text(const Arguments& a, const convert::VerifyReport& r) {
         static_cast<unsigned long long>(r.record_bytes), r.expert_bits_per_weight,
         static_cast<double>(r.trunk_bytes) / 1e6, r.trunk_bits_per_weight);
   }
+  if (r.substitute_bytes > 0) {
+    std::printf("substitutes of all experts: %.1f MB\n",
+                static_cast<double>(r.substitute_bytes) / 1e6);
+  }
   if (r.compared) {
     print_experts(r);
     print_trunk(r);
@@ -115,6 +119,7 @@ void print_json(const Arguments& a, const convert::VerifyReport& r) {
   out.set("bank_bytes", r.bank_bytes);
   out.set("trunk_bytes", r.trunk_bytes);
   out.set("codebook_bytes", r.codebook_bytes);
+  out.set("substitute_bytes", r.substitute_bytes);
   out.set("expert_bits_per_weight", r.expert_bits_per_weight);
   out.set("trunk_bits_per_weight", r.trunk_bits_per_weight);
   out.set("compared", r.compared);

@@ -26,8 +26,9 @@ enum class RouterFormat : std::uint8_t { follow, f32, q8g, q4g };
 
 /// What a conversion is doing; passed to ConvertOptions::progress.
 struct ConvertProgress {
-  std::string_view stage;   ///< "codebooks", "experts", "trunk", "finish"
-  std::uint32_t layer = 0;  ///< of codebooks and experts
+  std::string_view stage;   ///< "codebooks", "experts", "substitute codebooks", "substitutes",
+                            ///< "trunk", "finish"
+  std::uint32_t layer = 0;  ///< of all but the last two
   double done = 0;          ///< work done, of `total`; the unit is the cost of coding one weight
   double total = 0;
   std::uint64_t weights = 0;  ///< expert weights coded by this run so far
@@ -45,7 +46,8 @@ struct ConvertOptions {
                                       ///< for 300,000 vectors where the layer has them
   std::uint64_t seed = 0;
   std::filesystem::path calibration;  ///< file of model::calibrate; empty: none
-  double damping = 0.01;  ///< with it: added to the moments' diagonal, in parts of its mean
+  double damping = 0.01;     ///< with it: added to the moments' diagonal, in parts of its mean
+  bool substitutes = false;  ///< also write SUB1 substitutes of every expert
 
   // These do not.
   std::optional<std::pair<std::uint32_t, std::uint32_t>> layers;  ///< first and last: only these
@@ -63,11 +65,15 @@ struct ConvertOptions {
 struct ConvertReport {
   bool complete = false;  ///< manifest.json is published (not so for a slice of layers)
   std::uint32_t layers_done = 0, layers_total = 0;
-  std::uint64_t records_written = 0, records_kept = 0;           ///< kept: from an interrupted run
+  /// Substitutes included; kept: from an interrupted run.
+  std::uint64_t records_written = 0, records_kept = 0;
   std::uint64_t records_calibrated = 0;                          ///< of those written
   std::array<quant::EncodeStats, format::kinds> error{};         ///< of the others
   std::array<quant::EncodeStats, format::kinds> output_error{};  ///< of calibrated records' output
-  std::uint64_t expert_weights = 0, expert_bytes = 0;            ///< of the whole container
+  /// Of substitutes; of their output where calibrated.
+  std::array<quant::EncodeStats, format::kinds> substitute_error{};
+  std::uint64_t expert_weights = 0, expert_bytes = 0;  ///< of the whole container
+  std::uint64_t substitute_bytes = 0;
   std::uint64_t trunk_weights = 0, trunk_bytes = 0;
   std::uint64_t memory_bytes = 0;  ///< convert_memory_bytes of this run
 };
@@ -94,6 +100,11 @@ struct ConvertReport {
 /// their layer's, and the others as without one; grouped trunk tensors with error feedback
 /// (quant::quantize_groups_calibrated) unless trunk_scale is absmax. Its use counts are baked:
 /// usage.waste lists the experts met, and the records of hot_experts() bear the hot hint.
+///
+/// With `substitutes`, each layer also gets a subs-L{n}.bin of the same experts coded again at 1
+/// bit a weight, with codebooks trained for that (in the same way, calibrated where the experts
+/// are), and the experts' records bear record_flags::has_substitute; nothing else of the container
+/// changes.
 ///
 /// Throws Error: exists (a container or foreign files are in the way), mismatch (the unfinished
 /// conversion there has another plan; the message says which option), no_space, out_of_range (a

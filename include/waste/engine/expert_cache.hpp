@@ -1,6 +1,7 @@
 // A bounded cache of expert records: read on demand or ahead of it, pinned while held, never wrong.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -13,6 +14,7 @@
 #include "waste/engine/read_ahead.hpp"
 #include "waste/format/vq_view.hpp"
 #include "waste/io/container.hpp"
+#include "waste/io/substitutes.hpp"
 
 namespace waste::engine {
 
@@ -25,17 +27,25 @@ struct CacheOptions {
   /// Keep no more than so many, whatever the budget has room for: to imitate a run that sets more
   /// places apart.
   std::size_t most_kept = static_cast<std::size_t>(-1);
-  Policy policy = Policy::decayed_frequency;
-  /// Replaces `policy` where set; called once with the number of keys.
+  Policy policy = Policy::decayed_frequency;  ///< told of the container's layers
+  /// Replaces `policy` where set; called once with the number of keys. Tell it of layers yourself.
   std::function<std::unique_ptr<CachePolicy>(std::size_t keys)> make_policy = {};
   ReadAheadOptions ahead = {};
+  /// Answers of misses that take longer than substitute_after, counted from the call of get();
+  /// null: a miss takes as long as it takes. With them results depend on time. Needs at least one
+  /// reader; as many more threads as `concurrent` then read, in the callers' place.
+  std::shared_ptr<const io::Substitutes> substitutes = {};
+  std::chrono::milliseconds substitute_after{0};
+  /// Every read takes so much longer: to see what a slower disk would do.
+  std::chrono::microseconds read_delay{0};
 };
 
-/// What a cache did since it was made. hits + misses = calls of get() that were answered; a miss
-/// is ahead_in_time, ahead_late, or (the rest) read by the caller itself.
+/// What a cache did since it was made. hits + misses + substituted = calls of get() that were
+/// answered; a miss is ahead_in_time, ahead_late, or (the rest) read by the caller itself.
 struct CacheCounters {
-  std::uint64_t hits = 0;    ///< answered from memory, or by another caller's read under way
-  std::uint64_t misses = 0;  ///< the record had to be read for this answer, ahead of it or not
+  std::uint64_t hits = 0;         ///< answered from memory, or by another caller's read under way
+  std::uint64_t misses = 0;       ///< the record had to be read for this answer, ahead of it or not
+  std::uint64_t substituted = 0;  ///< answered by a substitute: the record was not there in time
   std::uint64_t ahead_in_time = 0;  ///< misses whose record was there when it was asked for
   std::uint64_t ahead_late = 0;     ///< misses that waited for the rest of a read ahead
   std::uint64_t not_kept = 0;       ///< misses whose record was worth less than every resident one
@@ -80,12 +90,15 @@ class ExpertCache {
       std::swap(state_, other.state_);
       std::swap(slot_, other.slot_);
       std::swap(view_, other.view_);
+      std::swap(substitute_, other.substitute_);
       return *this;
     }
     ~Lease() { release(); }
 
     const ExpertView& view() const noexcept { return *view_; }
     explicit operator bool() const noexcept { return state_ != nullptr; }
+    /// Whether the views are those of the expert's substitute.
+    bool substituted() const noexcept { return substitute_ != nullptr; }
     void release() noexcept;
 
    private:
@@ -93,10 +106,11 @@ class ExpertCache {
     std::shared_ptr<State> state_;
     std::size_t slot_ = 0;
     const ExpertView* view_ = nullptr;
+    std::unique_ptr<const ExpertView> substitute_;
   };
 
-  /// The container is shared, not copied. Throws Error(over_budget) naming the bytes where the
-  /// budget has no room for `concurrent` records.
+  /// The container is shared, not copied. Throws Error: over_budget naming the bytes where the
+  /// budget has no room for `concurrent` records, bad_argument for substitutes without readers.
   ExpertCache(const Container& container, const CacheOptions& options);
 
   /// The expert, from memory or by one read in this call. A caller that asks for a record another
@@ -104,6 +118,10 @@ class ExpertCache {
   /// the read found, naming file, layer and expert (the next get() tries again); over_budget where
   /// every slot is held; out_of_range for a layer or expert that is not there. A reader's read that
   /// failed is no error yet: the call reads again.
+  ///
+  /// With substitutes, a call whose record is not there after substitute_after is answered by the
+  /// expert's substitute; the read goes on, and its record is kept where it is worth it. A read
+  /// that failed is an error all the same.
   Lease get(LayerId layer, ExpertId expert);
 
   /// The experts that get() will be asked for next, in the order of first use: reads of those that

@@ -11,6 +11,7 @@ namespace waste::engine {
 struct PlanOptions {
   std::uint64_t context_tokens = 4096;  ///< longest sequence; bounds the attention caches
   unsigned threads = 1;                 ///< each works on one expert at a time
+  bool substitutes = false;             ///< those of every expert stay in memory
 };
 
 /// Memory of running a container's text model, all in bytes.
@@ -19,12 +20,15 @@ struct PlanOptions {
 ///   mla state      per MLA layer: context * (kv_lora_rank + qk_rope_head_dim) floats
 ///   scratch        activations of one token and lookup tables in f32: two shared by a layer's
 ///                  experts (gate, up), one per thread (down). An estimate, a few MB
-///   floor          trunk + codebooks + state + scratch + 2 * top_k records: below it nothing runs
+///   substitutes    their records and codebooks, where asked for
+///   floor          trunk + codebooks + substitutes + state + scratch + 2 * top_k records: below it
+///                  nothing runs
 ///   working set    top_k records of every MoE layer: what one token reads
 ///   recommended    floor + 3 working sets
 struct MemoryPlan {
   std::uint64_t trunk_bytes = 0;  ///< resident tensors; the embedding table stays on disk
   std::uint64_t codebook_bytes = 0;
+  std::uint64_t substitute_bytes = 0;
   std::uint64_t kda_state_bytes = 0;
   std::uint64_t mla_state_bytes = 0;
   std::uint64_t scratch_bytes = 0;
@@ -35,7 +39,7 @@ struct MemoryPlan {
 
   std::uint64_t state_bytes() const noexcept { return kda_state_bytes + mla_state_bytes; }
   std::uint64_t fixed_bytes() const noexcept {
-    return trunk_bytes + codebook_bytes + state_bytes() + scratch_bytes;
+    return trunk_bytes + codebook_bytes + substitute_bytes + state_bytes() + scratch_bytes;
   }
   std::uint64_t floor_bytes() const noexcept {
     return fixed_bytes() + floor_records * record_bytes;

@@ -35,7 +35,8 @@ constexpr std::uint32_t codebooks_per_layer(const ExpertQuant& quant) noexcept {
 }
 
 /// Checks the header that record `id` must have. One tolerance: the C engine's converter writes
-/// fmt 4 for every format, so 4 is accepted beside the container's own.
+/// fmt 4 for every format, so 4 is accepted beside the container's own (not beside SUB1, which it
+/// does not write).
 inline Fault validate_codebook_header(const CodebookHeader& h, const ExpertQuant& quant,
                                       std::uint32_t id) noexcept {
   if (h.magic != codebook_magic) {
@@ -45,7 +46,8 @@ inline Fault validate_codebook_header(const CodebookHeader& h, const ExpertQuant
     return fault(Errc::mismatch, "codebook id", h.codebook_id, id & 0xffffu);
   }
   const auto fmt = static_cast<std::uint8_t>(quant.fmt);
-  if (h.fmt != fmt && h.fmt != static_cast<std::uint8_t>(Fmt::vq3r)) {
+  const bool any_label = quant.fmt != Fmt::sub1;
+  if (h.fmt != fmt && !(any_label && h.fmt == static_cast<std::uint8_t>(Fmt::vq3r))) {
     return fault(Errc::mismatch, "codebook fmt", h.fmt, fmt);
   }
   if (h.vec_dim != vec_dim) return fault(Errc::mismatch, "codebook vec_dim", h.vec_dim, vec_dim);

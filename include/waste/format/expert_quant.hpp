@@ -31,10 +31,12 @@ struct ExpertQuant {
 inline constexpr ExpertQuant vq3r{Fmt::vq3r, 3, 8, 256, 64, 8};
 inline constexpr ExpertQuant vq2r{Fmt::vq2r, 2, 8, 256, 64, 8};
 inline constexpr ExpertQuant vq4p{Fmt::vq4p, 4, 8, 64, 64, 6};
+inline constexpr ExpertQuant sub1{Fmt::sub1, 1,  8,
+                                  256,       64, 8};  ///< of substitutes, never a manifest's
 
 /// What this format can hold: vec_dim 8, index_block 0 or 64, and either 1..8 stages of 8-bit
 /// indices into 1..256 entries or 4 stages of 6-bit indices into 1..64 entries; VQ4P exactly for
-/// the latter.
+/// the latter, SUB1 for one stage only.
 constexpr Fault validate(const ExpertQuant& q) noexcept {
   if (q.vec_dim != vec_dim) return fault(Errc::unsupported, "vec_dim", q.vec_dim, vec_dim);
   if (q.index_block != 0 && q.index_block != 64) {
@@ -47,7 +49,10 @@ constexpr Fault validate(const ExpertQuant& q) noexcept {
     if (q.entries < 1 || q.entries > 256) {
       return fault(Errc::out_of_range, "entries", q.entries, 256);
     }
-    if (q.fmt != Fmt::vq3r && q.fmt != Fmt::vq2r) {
+    if (q.fmt == Fmt::sub1 && q.stages != 1) {
+      return fault(Errc::unsupported, "stages", q.stages, 1);
+    }
+    if (q.fmt != Fmt::vq3r && q.fmt != Fmt::vq2r && q.fmt != Fmt::sub1) {
       return fault(Errc::mismatch, "fmt", static_cast<std::uint64_t>(q.fmt),
                    static_cast<std::uint64_t>(Fmt::vq3r));
     }

@@ -82,6 +82,7 @@ constexpr Fault derive_layout(const ExpertQuant& quant, const ExpertShape& shape
 constexpr ExpertRecordHeader make_header(const RecordLayout& layout, LayerId layer, ExpertId expert,
                                          std::uint32_t codebook_base) noexcept {
   ExpertRecordHeader h;
+  if (layout.quant.fmt == Fmt::sub1) h.magic = substitute_magic;
   h.layer = static_cast<std::uint16_t>(to_index(layer));
   h.expert_id = static_cast<std::uint16_t>(to_index(expert));
   h.fmt = static_cast<std::uint8_t>(layout.quant.fmt);
@@ -96,7 +97,8 @@ constexpr ExpertRecordHeader make_header(const RecordLayout& layout, LayerId lay
 
 /// Checks a header against what the manifest derives: every field equal, with two tolerances of
 /// files in the world: fmt 4 and 5 are both accepted for 8-bit indices (the stage count comes
-/// from the manifest), and `flags` are hints. bf16 payloads and low-rank parts are refused.
+/// from the manifest), and `flags` are hints. bf16 payloads and low-rank parts are refused. A
+/// substitute's header has neither tolerance: fmt 6, flags 0.
 constexpr Fault validate_header(const ExpertRecordHeader& h, const RecordLayout& layout,
                                 LayerId layer, ExpertId expert,
                                 std::uint32_t codebook_base) noexcept {
@@ -109,11 +111,14 @@ constexpr Fault validate_header(const ExpertRecordHeader& h, const RecordLayout&
   if (h.expert_id != want.expert_id) {
     return differs(Errc::mismatch, "expert_id", h.expert_id, want.expert_id);
   }
+  const bool substitute = layout.quant.fmt == Fmt::sub1;
   const bool byte_indices = layout.quant.index_bits == 8;
-  const bool fmt_ok = byte_indices ? (h.fmt == static_cast<std::uint8_t>(Fmt::vq3r) ||
-                                      h.fmt == static_cast<std::uint8_t>(Fmt::vq2r))
-                                   : h.fmt == want.fmt;
+  const bool fmt_ok = byte_indices && !substitute
+                          ? (h.fmt == static_cast<std::uint8_t>(Fmt::vq3r) ||
+                             h.fmt == static_cast<std::uint8_t>(Fmt::vq2r))
+                          : h.fmt == want.fmt;
   if (!fmt_ok) return differs(Errc::mismatch, "fmt", h.fmt, want.fmt);
+  if (substitute && h.flags != 0) return differs(Errc::bad_field, "flags", h.flags, 0);
   if ((h.flags & ~7u) != 0) return differs(Errc::bad_field, "flags", h.flags, 0);
   if ((h.flags & record_flags::bf16_payload) != 0) {
     return differs(Errc::unsupported, "flags (bf16 payload)", h.flags, 0);

@@ -35,13 +35,17 @@ std::uint64_t audit_bank(const ExpertBank& bank, const AuditSink& sink);
 /// Audits every record of codebooks.bin: valid, or all zero and in no layer's use. (The codebooks
 /// in use were checked when the container was opened.) Returns the number of faults.
 std::uint64_t audit_codebooks(const Container& container, const AuditSink& sink);
-/// The same for a container that does not open: throws Error where the file does not.
-std::uint64_t audit_codebooks(const std::filesystem::path& file, const format::Manifest& manifest,
-                              const AuditSink& sink);
+/// The same of one codebook file for the banks that use it, where the container does not open (and
+/// of subs-codebooks.bin): throws Error where the file does not. Records that have their crc32 in
+/// `crcs`, by id, are compared with it.
+std::uint64_t audit_codebooks(const std::filesystem::path& file, const format::ExpertQuant& quant,
+                              std::span<const format::BankEntry> banks, const AuditSink& sink,
+                              std::span<const std::uint32_t> crcs = {});
 
 /// Audits every tensor of trunk.bin, resident or not: finite elements and scales, padding columns
-/// of code 0, guard bytes 0. At most one fault per tensor; memory of about a megabyte, or of one
-/// row where that is larger. Returns the number of faults.
+/// of code 0, guard bytes 0, the crc32 of trunk.checksums() where it has one. At most one fault per
+/// tensor; memory of about a megabyte, or of one row where that is larger. Returns the number of
+/// faults.
 std::uint64_t audit_trunk(const Container& container, const AuditSink& sink);
 std::uint64_t audit_trunk(const Trunk& trunk, const AuditSink& sink);
 

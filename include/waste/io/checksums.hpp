@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,14 +20,22 @@ namespace waste::io {
 ///     {"version": 1, "trunk": {"NAME": CRC, ...}, "codebooks": [CRC, ...]}
 ///
 /// CRC is the zlib crc32, as a number, of a tensor's bytes in trunk.bin (payload and scales), and
-/// of whole codebook records, by id.
+/// of whole codebook records, by id. A container with substitutes also has "substitute_codebooks",
+/// the same of subs-codebooks.bin.
 struct Checksums {
   std::vector<std::pair<std::string, std::uint32_t>> trunk;  ///< sorted by name
   std::vector<std::uint32_t> codebooks;                      ///< by codebook id
+  std::vector<std::uint32_t> substitute_codebooks;           ///< the same; empty: none
 
   std::optional<std::uint32_t> of_tensor(std::string_view name) const noexcept;
   std::optional<std::uint32_t> of_codebook(std::size_t id) const noexcept;
 };
+
+/// Checksums::codebooks, or none.
+inline std::span<const std::uint32_t> codebook_crcs(const std::optional<Checksums>& sums) noexcept {
+  if (!sums) return {};
+  return sums->codebooks;
+}
 
 inline constexpr const char* checksums_file = "checksums.json";
 
@@ -34,7 +43,8 @@ inline constexpr const char* checksums_file = "checksums.json";
 /// Error (bad_json, bad_field) for a file that is none of these.
 std::optional<Checksums> read_checksums(const std::filesystem::path& directory);
 
-/// Sums trunk.bin and codebooks.bin of `directory`: one pass over both, memory of a megabyte.
+/// Sums trunk.bin, codebooks.bin and (where there is one) subs-codebooks.bin of `directory`: one
+/// pass over each, memory of a megabyte.
 /// Throws Error where they cannot be read.
 Checksums compute_checksums(const std::filesystem::path& directory,
                             const format::Manifest& manifest);

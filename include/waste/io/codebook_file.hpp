@@ -10,7 +10,6 @@
 #include "waste/core/aligned_buffer.hpp"
 #include "waste/format/expert_quant.hpp"
 #include "waste/format/manifest.hpp"
-#include "waste/io/checksums.hpp"
 
 namespace waste::io {
 
@@ -23,9 +22,10 @@ class Codebooks {
   /// truncated or mismatch for a file that is no whole number of records or ends before the last
   /// one in use, and what format::validate_codebook refuses, all-zero filler in use among it
   /// (bad_magic). Records in no layer's use are not looked at.
-  /// With `sums`, the records in use must have theirs (checksum).
+  /// `crcs` are the crc32s that the first records must have (checksum), by id.
   static Codebooks load(const std::filesystem::path& path, const format::ExpertQuant& quant,
-                        std::span<const format::BankEntry> banks, const Checksums* sums = nullptr);
+                        std::span<const format::BankEntry> banks,
+                        std::span<const std::uint32_t> crcs = {});
 
   /// f32 [stages][2^index_bits][8], 64-byte aligned; entries past `quant.entries` are zero, so
   /// that an index out of range reads a zero vector. Null pointer for a base no bank has.

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@
 #include "waste/core/error.hpp"
 #include "waste/format/manifest.hpp"
 #include "waste/format/record_layout.hpp"
+#include "waste/format/substitutes.hpp"
 #include "waste/io/file.hpp"
 
 namespace waste::io {
@@ -44,15 +46,19 @@ struct ContainerPlan {
   JsonValue config;                       ///< as the manifest will hold it
   format::ExpertQuant expert_quant;       ///< of every expert
   std::vector<format::TrunkEntry> trunk;  ///< name, fmt and shape; the rest is derived
+  bool substitutes = false;               ///< a second set of banks, see format::SubstituteBanks
 };
+
+/// Which banks of a container are meant.
+enum class BankSet : std::uint8_t { experts, substitutes };
 
 /// Fills a manifest from a plan: the typed model, record layout, one bank per MoE layer
 /// (codebook_base ascending by 3 * stages), the trunk sorted by name, back to back. Throws Error
 /// for whatever parse_manifest would refuse in the result.
 format::Manifest make_manifest(const ContainerPlan& plan);
 
-/// `experts-L{n}.bin`, written as `experts-L{n}.bin.part` until published. A part file left by a
-/// writer that was killed is continued: has() tells which records in it are whole.
+/// One bank, written as `experts-L{n}.bin.part` (`subs-L{n}.bin.part`) until published. A part file
+/// left by a writer that was killed is continued: has() tells which records in it are whole.
 class BankWriter {
  public:
   BankWriter(BankWriter&&) noexcept = default;
@@ -124,24 +130,32 @@ class ContainerWriter {
 
   const std::filesystem::path& directory() const noexcept { return directory_; }
   const format::Manifest& manifest() const noexcept { return manifest_; }
-  const format::RecordLayout& layout() const noexcept { return manifest_.layout; }
-  /// Throws Error(bad_argument) for a layer without experts.
-  std::uint32_t codebook_base(LayerId layer) const { return entry(layer).codebook_base; }
+  /// What follows throws Error(bad_argument) for a layer without experts, and for substitutes that
+  /// the plan does not have.
+  const format::RecordLayout& layout(BankSet set = BankSet::experts) const;
+  std::uint32_t codebook_base(LayerId layer, BankSet set = BankSet::experts) const {
+    return entry(layer, set).codebook_base;
+  }
+  const std::string& bank_file(LayerId layer, BankSet set = BankSet::experts) const {
+    return entry(layer, set).file;
+  }
+  bool has_substitutes() const noexcept { return substitutes_.has_value(); }
   /// Bytes of all files of the finished container but the manifest and side files.
   std::uint64_t total_bytes() const noexcept;
 
-  bool has_codebooks(LayerId layer) const;
+  bool has_codebooks(LayerId layer, BankSet set = BankSet::experts) const;
   /// Codebooks of a layer, f32 [gate, up, down][stages][2^index_bits][8], values exactly f16;
-  /// entries past expert_quant.entries are not stored. Throws Error (out_of_range for a value that
+  /// entries past the set's entries are not stored. Throws Error (out_of_range for a value that
   /// is not a finite f16).
-  void write_codebooks(LayerId layer, std::span<const float> values) const;
+  void write_codebooks(LayerId layer, std::span<const float> values,
+                       BankSet set = BankSet::experts) const;
   /// What write_codebooks stored, in the same form. Throws Error where it is not there or damaged.
-  std::vector<float> read_codebooks(LayerId layer) const;
+  std::vector<float> read_codebooks(LayerId layer, BankSet set = BankSet::experts) const;
 
-  bool has_bank(LayerId layer) const;
+  bool has_bank(LayerId layer, BankSet set = BankSet::experts) const;
   /// Throws Error(exists) while another process writes the same bank. The codebooks of the layer
   /// must have been written; without them a left part file could not be trusted.
-  BankWriter open_bank(LayerId layer) const;
+  BankWriter open_bank(LayerId layer, BankSet set = BankSet::experts) const;
 
   bool has_trunk() const;
   TrunkWriter open_trunk() const;
@@ -154,11 +168,14 @@ class ContainerWriter {
   void finish();
 
  private:
-  const format::BankEntry& entry(LayerId layer) const;
-  std::filesystem::path codebook_part(LayerId layer) const;
+  const std::vector<format::BankEntry>& banks(BankSet set) const;
+  const format::BankEntry& entry(LayerId layer, BankSet set) const;
+  std::filesystem::path codebook_part(LayerId layer, BankSet set) const;
+  void join_codebooks(BankSet set) const;
 
   std::filesystem::path directory_;
   format::Manifest manifest_;
+  std::optional<format::SubstituteBanks> substitutes_;
 };
 
 /// Codebook records of one layer as codebooks.bin holds them, ids from `base` up. `values` as in

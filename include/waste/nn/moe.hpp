@@ -30,7 +30,8 @@ struct ExpertLease {
 };
 
 /// Codebooks that all VQ experts of a layer share, f32 [stages][2^index_bits][8] each: what tables
-/// of gate and up are built from before any expert is there.
+/// of gate and up are built from before any expert is there. An expert that comes with others, a
+/// substitute, gets tables of its own.
 struct SharedCodebooks {
   format::ExpertQuant quant;
   const float* gate = nullptr;
@@ -81,7 +82,7 @@ struct MoeObserver {
 /// Memory that moe() keeps between calls, one per session.
 struct MoeWorkspace {
   struct Worker {
-    VqTable down;
+    VqTable down, gate, up;  ///< gate and up: of experts with codebooks of their own
     Scratch scratch;
   };
   std::vector<VqTable> gate, up;  ///< one table per token of a call
@@ -158,7 +159,8 @@ inline void moe(const MoeWeights& w, ExpertProvider& provider, MatrixView<const 
   Exec one = exec;
   one.threads = 1;
   one.look = nullptr;  // plain experts are no part of the trunk
-  if (const auto books = provider.codebooks()) {
+  const auto books = provider.codebooks();
+  if (books) {
     if (space.gate.size() < tokens) {
       space.gate.resize(tokens);
       space.up.resize(tokens);
@@ -174,9 +176,16 @@ inline void moe(const MoeWeights& w, ExpertProvider& provider, MatrixView<const 
   const auto quantized = [&](const ExpertView& e, MoeWorkspace::Worker& worker, std::size_t i) {
     detail::fit_table(worker.down, e.down.quant, e.down.cols(), exec.precision);
     const auto hidden = worker.scratch.matrix(2, w.inter);
+    const bool own = !books || e.gate.codebooks != books->gate || e.up.codebooks != books->up;
     for (const auto& [t, j] : space.users[i]) {
-      matvec(e.gate, space.gate[t], hidden.row(0), one);
-      matvec(e.up, space.up[t], hidden.row(1), one);
+      if (own) {
+        detail::fit_table(worker.gate, e.gate.quant, width, exec.precision);
+        detail::fit_table(worker.up, e.up.quant, width, exec.precision);
+        worker.gate.build(e.gate.codebooks, xin.row(t), one);
+        worker.up.build(e.up.codebooks, xin.row(t), one);
+      }
+      matvec(e.gate, own ? worker.gate : space.gate[t], hidden.row(0), one);
+      matvec(e.up, own ? worker.up : space.up[t], hidden.row(1), one);
       w.act(step, hidden.row(0).data(), hidden.row(1).data(), w.inter, hidden.row(0).data());
       if (observe.input) {
         observe.input(space.order[i], format::Kind::gate, xin.row(t));
