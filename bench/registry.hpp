@@ -54,7 +54,7 @@ std::size_t ram_bytes();
 /// Threads of the "all" cases.
 unsigned all_threads();
 
-/// The families; main calls each once.
+/// The families; run calls each once.
 void add_read();
 void add_vq();
 void add_trunk();
@@ -62,7 +62,23 @@ void add_bytes();
 void add_expert();
 void add_step();
 
-/// Measures what matches `argv`'s filter and reports; the exit status.
+struct Options {
+  std::string filter = ".*";  ///< ECMAScript, case does not matter; may match any part of a name
+  std::string json;           ///< file to write one object a line to; "-": standard output
+  std::string svg;            ///< file for the roofline
+  double min_time_s = 0.02;   ///< of one repetition of a case
+  unsigned repetitions = 7;
+  bool list = false;   ///< print names only
+  bool quiet = false;  ///< nothing on standard error
+};
+
+/// Measures what the filter matches, and the read bandwidth, with which all that comes from RAM is
+/// compared; prints a table, or the JSON where that goes to standard output. A case's time is the
+/// fastest of all its runs. False where a result was wrong (see Case::tolerance). Throws Error:
+/// bad_argument for a filter that is no expression or matches no case, io.
+bool run(const Options& options);
+
+/// The same for a program of one's own, from its arguments; the exit status.
 int run(int argc, char** argv);
 
 }  // namespace waste::bench

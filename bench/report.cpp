@@ -4,9 +4,8 @@
 #include <cmath>
 #include <cstdarg>
 #include <cstdio>
-#include <fstream>
 
-#include "waste/core/error.hpp"
+#include "waste/format/json.hpp"
 
 namespace waste::bench {
 namespace {
@@ -18,12 +17,6 @@ std::string text(const char* format, ...) {
   std::vsnprintf(buffer, sizeof buffer, format, args);
   va_end(args);
   return buffer;
-}
-
-std::ofstream open(const std::string& path) {
-  std::ofstream out(path);
-  if (!out) throw Error(fault(Errc::io, "bench output"), path, "cannot be written");
-  return out;
 }
 
 std::string number_or_dash(double value, const char* format) {
@@ -74,24 +67,30 @@ void print_table(const std::vector<Result>& results) {
   }
 }
 
-void write_json(const std::vector<Result>& results, const std::string& path) {
-  std::ofstream out = open(path);
+std::string json_lines(const std::vector<Result>& results) {
+  std::string out;
   for (const Result& r : results) {
     const Labels& l = r.labels;
-    out << text("{\"op\":\"%s\",\"format\":\"%s\",\"shape\":\"%s\",\"tier\":\"%s\",", l.op.c_str(),
-                l.format.c_str(), l.shape.c_str(), l.tier.c_str())
-        << text("\"precision\":\"%s\",\"cache\":\"%s\",\"threads\":%u,", l.precision.c_str(),
-                l.cache.c_str(), l.threads)
-        << text("\"ns\":%.1f,\"weights_per_ns\":%.4g,\"payload_gb_s\":%.4g,", r.ns,
-                r.weights_per_ns(), r.gb_per_s())
-        << text("\"of_read_bandwidth\":%.4g,\"x_gather\":%.4g,\"rel_error\":%.3g}\n", r.of_read,
-                r.x_gather, r.rel_error);
+    JsonValue line;
+    line.set("op", l.op);
+    line.set("format", l.format);
+    line.set("shape", l.shape);
+    line.set("tier", l.tier);
+    line.set("precision", l.precision);
+    line.set("cache", l.cache);
+    line.set("threads", std::uint64_t{l.threads});
+    line.set("ns", r.ns);
+    line.set("weights_per_ns", r.weights_per_ns());
+    line.set("payload_gb_s", r.gb_per_s());
+    line.set("of_read_bandwidth", r.of_read);
+    line.set("x_gather", r.x_gather);
+    line.set("rel_error", r.rel_error);
+    out += dump_json(line) + "\n";
   }
-  out.flush();
-  if (!out) throw Error(fault(Errc::io, "bench output"), path, "cannot be written");
+  return out;
 }
 
-void write_roofline(const std::vector<Result>& results, const std::string& path) {
+std::string roofline(const std::vector<Result>& results) {
   std::vector<Point> points;
   std::map<unsigned, double> read;
   double x0 = 0.2, x1 = 8, y0 = 0.5, y1 = 50;
@@ -110,18 +109,18 @@ void write_roofline(const std::vector<Result>& results, const std::string& path)
   const auto py = [&](double y) {
     return height - bottom - (height - top - bottom) * std::log(y / y0) / std::log(y1 / y0);
   };
-  std::ofstream out = open(path);
-  out << text(
-             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %g %g\" "
-             "font-family=\"sans-serif\" font-size=\"12\">\n",
-             width, height)
-      << text("<rect width=\"%g\" height=\"%g\" fill=\"white\"/>\n", width, height);
+  std::string out;
+  out += text(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %g %g\" "
+      "font-family=\"sans-serif\" font-size=\"12\">\n",
+      width, height);
+  out += text("<rect width=\"%g\" height=\"%g\" fill=\"white\"/>\n", width, height);
   const auto line = [&](double xa, double ya, double xb, double yb, const char* style) {
-    out << text("<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" %s/>\n", xa, ya, xb, yb,
-                style);
+    out +=
+        text("<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" %s/>\n", xa, ya, xb, yb, style);
   };
   const auto label = [&](double x, double y, const char* anchor, const std::string& what) {
-    out << text("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">%s</text>\n", x, y, anchor,
+    out += text("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">%s</text>\n", x, y, anchor,
                 what.c_str());
   };
   const char* const grid = "stroke=\"#ddd\"";
@@ -134,7 +133,7 @@ void write_roofline(const std::vector<Result>& results, const std::string& path)
     label(left - 6, py(y) + 4, "end", text("%g", y));
   }
   label((left + width - right) / 2, height - 14, "middle", "weights per byte of payload");
-  out << text(
+  out += text(
       "<text transform=\"translate(18 %.1f) rotate(-90)\" text-anchor=\"middle\">weights per "
       "ns</text>\n",
       height / 2);
@@ -154,12 +153,12 @@ void write_roofline(const std::vector<Result>& results, const std::string& path)
         colour.emplace(kind, colours[colour.size() % (sizeof colours / sizeof *colours)]);
     if (added) {
       const double y = top + 18 * static_cast<double>(colour.size());
-      out << text("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"%s\"/>\n", width - right + 20,
+      out += text("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"%s\"/>\n", width - right + 20,
                   y - 4, it->second);
       label(width - right + 30, y, "start", kind);
     }
     const bool filled = p.result->labels.cache == "ram";
-    out << text(
+    out += text(
         "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%g\" stroke=\"%s\" fill=\"%s\">"
         "<title>%s: %.2f weights/ns</title></circle>\n",
         px(p.x), py(p.y), p.result->labels.threads == 1 ? 4.0 : 6.0, it->second,
@@ -167,9 +166,8 @@ void write_roofline(const std::vector<Result>& results, const std::string& path)
   }
   label(width - right + 20, height - bottom, "start", "filled: from RAM");
   label(width - right + 20, height - bottom + 16, "start", "large: all threads");
-  out << "</svg>\n";
-  out.flush();
-  if (!out) throw Error(fault(Errc::io, "bench output"), path, "cannot be written");
+  out += "</svg>\n";
+  return out;
 }
 
 }  // namespace waste::bench

@@ -26,9 +26,10 @@ struct Result {
 void relate(std::vector<Result>& results);
 
 void print_table(const std::vector<Result>& results);
-/// One JSON object a line. Throws Error where the file cannot be written.
-void write_json(const std::vector<Result>& results, const std::string& path);
-/// Weights per ns over weights per byte, with the read bandwidth of each thread count as a slope.
-void write_roofline(const std::vector<Result>& results, const std::string& path);
+/// One JSON object a line.
+std::string json_lines(const std::vector<Result>& results);
+/// SVG: weights per ns over weights per byte, with the read bandwidth of each thread count as a
+/// slope.
+std::string roofline(const std::vector<Result>& results);
 
 }  // namespace waste::bench

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Speed of every kernel on every tier of this machine: one table, and in OUT (default bench-results)
+# `waste bench kernels` from a source tree: one table, and in OUT (default bench-results)
 # kernels.jsonl, one object a line, and roofline.svg. Builds what it needs.
 # Usage: bench/run.sh [--build DIR] [--out DIR] [--filter REGEX] [--min-time S] [--repetitions N]
 set -eu
@@ -17,7 +17,7 @@ done
 if [ ! -d "$build/meson-private" ]; then
   meson setup --wrap-mode=nodownload "$build" . >&2
 fi
-ninja -C "$build" bench/bench_kernels >&2
+ninja -C "$build" waste >&2
 mkdir -p "$out"
-"$build/bench/bench_kernels" --json "$out/kernels.jsonl" --svg "$out/roofline.svg" "${args[@]+"${args[@]}"}"
+"$build/waste" bench kernels --json "$out/kernels.jsonl" --svg "$out/roofline.svg" "${args[@]+"${args[@]}"}"
 echo "wrote $out/kernels.jsonl and $out/roofline.svg" >&2

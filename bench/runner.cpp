@@ -4,29 +4,31 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
-#include <map>
+#include <cstdlib>
 #include <regex>
 
 #include "registry.hpp"
 #include "report.hpp"
 #include "waste/core/error.hpp"
 #include "waste/core/parallel.hpp"
+#include "waste/io/file.hpp"
 
 namespace waste::bench {
 namespace {
 
-struct Options {
-  std::string filter = ".*", json, svg, min_time = "0.02";
-  std::string repetitions = "7";
-  bool list = false;
-};
-
 const char usage[] =
-    "bench_kernels [--filter REGEX] [--json FILE] [--svg FILE] [--min-time SECONDS]\n"
-    "              [--repetitions N] [--list]\n"
+    "[--filter REGEX] [--json FILE] [--svg FILE] [--min-time SECONDS] [--repetitions N] [--list]\n"
     "Cases are named op/format/shape/tier/precision/cache/threads; the filter may match any part.\n"
     "A case's time is the fastest of all its runs; cases that compare take turns.\n";
+
+double number(const std::string& flag, const std::string& text) {
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  if (text.empty() || *end || !(value > 0) || !(value <= 1e6)) {
+    throw Error(fault(Errc::bad_argument, "option"), {}, flag + " wants a number above 0");
+  }
+  return value;
+}
 
 Options parse(int argc, char** argv) {
   Options out;
@@ -45,9 +47,9 @@ Options parse(int argc, char** argv) {
     } else if (flag == "--svg") {
       out.svg = value();
     } else if (flag == "--min-time") {
-      out.min_time = value();
+      out.min_time_s = number(flag, value());
     } else if (flag == "--repetitions") {
-      out.repetitions = value();
+      out.repetitions = static_cast<unsigned>(std::max(1.0, number(flag, value())));
     } else if (flag == "--list") {
       out.list = true;
     } else {
@@ -55,6 +57,14 @@ Options parse(int argc, char** argv) {
     }
   }
   return out;
+}
+
+std::regex expression(const std::string& filter) {
+  try {
+    return std::regex(filter, std::regex::ECMAScript | std::regex::icase);
+  } catch (const std::regex_error& e) {
+    throw Error(fault(Errc::bad_argument, "filter"), {}, filter + ": " + e.what());
+  }
 }
 
 /// Keeps the fastest single run of each case; prints nothing itself.
@@ -107,65 +117,88 @@ std::size_t ram_bytes() {
 }
 unsigned all_threads() { return available_threads(); }
 
-int run(int argc, char** argv) {
-  try {
-    const Options options = parse(argc, argv);
+bool run(const Options& options) {
+  [[maybe_unused]] static const bool added = [] {
     add_read();
     add_vq();
     add_trunk();
     add_bytes();
     add_expert();
     add_step();
-    const std::regex filter(options.filter, std::regex::ECMAScript | std::regex::icase);
-    // The read bandwidth is always measured: everything from RAM is compared with it.
-    const auto wanted = [&](const Labels& l) {
-      return l.op == "read" || std::regex_search(l.name(), filter);
-    };
-
-    std::vector<std::string> args = {argv[0], "--benchmark_min_time=" + options.min_time,
-                                     "--benchmark_repetitions=" + options.repetitions,
-                                     "--benchmark_enable_random_interleaving=true"};
-    std::vector<char*> pointers;
-    for (auto& a : args) pointers.push_back(a.data());
-    int count = static_cast<int>(pointers.size());
-    benchmark::Initialize(&count, pointers.data());
-
-    std::vector<Result> results;
-    for (const Group& group : groups()) {
-      std::vector<std::size_t> chosen;
-      for (std::size_t i = 0; i < group.labels.size(); ++i) {
-        if (wanted(group.labels[i])) chosen.push_back(i);
-      }
-      if (options.list) {
-        for (const std::size_t i : chosen) std::printf("%s\n", group.labels[i].name().c_str());
-        continue;
-      }
-      if (chosen.empty()) continue;
-      std::fprintf(stderr, "%s and %zu more\n", group.labels[chosen[0]].name().c_str(),
-                   chosen.size() - 1);
-      std::vector<Case> cases = group.make();
-      std::vector<Case*> timed;
-      for (const std::size_t i : chosen) timed.push_back(&cases[i]);
-      const std::vector<double> ns = time_cases(timed);
-      for (std::size_t k = 0; k < chosen.size(); ++k) {
-        const Case& c = *timed[k];
-        Result r;
-        r.labels = group.labels[chosen[k]];
-        r.ns = ns[k];
-        r.weights = c.weights;
-        r.payload_bytes = c.payload_bytes;
-        c.run();  // the cases of a group share their output
-        r.rel_error = c.error ? c.error() : 0;
-        r.failed = !(r.rel_error <= c.tolerance);
-        results.push_back(std::move(r));
+    return true;
+  }();
+  const std::regex filter = expression(options.filter);
+  // What is measured of each group: what the filter matches, and the read bandwidth.
+  std::vector<std::vector<std::size_t>> chosen;
+  std::size_t matched = 0;
+  for (const Group& group : groups()) {
+    auto& cases = chosen.emplace_back();
+    for (std::size_t i = 0; i < group.labels.size(); ++i) {
+      const bool wanted = std::regex_search(group.labels[i].name(), filter);
+      if (wanted || (group.labels[i].op == "read" && !options.list)) cases.push_back(i);
+      matched += wanted;
+    }
+  }
+  if (!matched) {
+    throw Error(fault(Errc::bad_argument, "filter"), {}, options.filter + " matches no case");
+  }
+  if (options.list) {
+    for (std::size_t g = 0; g < chosen.size(); ++g) {
+      for (const std::size_t i : chosen[g]) {
+        std::printf("%s\n", groups()[g].labels[i].name().c_str());
       }
     }
-    if (options.list) return 0;
-    relate(results);
+    return true;
+  }
+
+  std::vector<std::string> args = {"bench",
+                                   "--benchmark_min_time=" + std::to_string(options.min_time_s),
+                                   "--benchmark_repetitions=" + std::to_string(options.repetitions),
+                                   "--benchmark_enable_random_interleaving=true"};
+  std::vector<char*> pointers;
+  for (auto& a : args) pointers.push_back(a.data());
+  int count = static_cast<int>(pointers.size());
+  benchmark::Initialize(&count, pointers.data());
+
+  std::vector<Result> results;
+  for (std::size_t g = 0; g < chosen.size(); ++g) {
+    if (chosen[g].empty()) continue;
+    const Group& group = groups()[g];
+    if (!options.quiet) {
+      std::fprintf(stderr, "%s and %zu more\n", group.labels[chosen[g][0]].name().c_str(),
+                   chosen[g].size() - 1);
+    }
+    std::vector<Case> cases = group.make();
+    std::vector<Case*> timed;
+    for (const std::size_t i : chosen[g]) timed.push_back(&cases[i]);
+    const std::vector<double> ns = time_cases(timed);
+    for (std::size_t k = 0; k < timed.size(); ++k) {
+      const Case& c = *timed[k];
+      Result r;
+      r.labels = group.labels[chosen[g][k]];
+      r.ns = ns[k];
+      r.weights = c.weights;
+      r.payload_bytes = c.payload_bytes;
+      c.run();  // the cases of a group share their output
+      r.rel_error = c.error ? c.error() : 0;
+      r.failed = !(r.rel_error <= c.tolerance);
+      results.push_back(std::move(r));
+    }
+  }
+  relate(results);
+  if (options.json == "-") {
+    std::printf("%s", json_lines(results).c_str());
+  } else {
     print_table(results);
-    if (!options.json.empty()) write_json(results, options.json);
-    if (!options.svg.empty()) write_roofline(results, options.svg);
-    return std::any_of(results.begin(), results.end(), [](const Result& r) { return r.failed; });
+    if (!options.json.empty()) io::write_atomically(options.json, json_lines(results));
+  }
+  if (!options.svg.empty()) io::write_atomically(options.svg, roofline(results));
+  return std::none_of(results.begin(), results.end(), [](const Result& r) { return r.failed; });
+}
+
+int run(int argc, char** argv) {
+  try {
+    return run(parse(argc, argv)) ? 0 : 1;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "%s\n", e.what());
     return 2;

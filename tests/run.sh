@@ -18,6 +18,7 @@ for python in "${WASTE_PYTHON:-}" python3 /usr/bin/python3; do
 done
 options="--wrap-mode=nodownload"
 if [ -d "$build/meson-private" ]; then options="$options --reconfigure"; fi
+[ -z "${WASTE_PYTHON:-}" ] || options="$options -Dpython_program=$WASTE_PYTHON"
 # shellcheck disable=SC2086
 meson setup $options "$build" . || { echo "0 passed, 1 failed"; exit 1; }
 echo "Building (about 6 minutes on two cores the first time)"

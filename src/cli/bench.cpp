@@ -278,7 +278,7 @@ void bench(const BenchArguments& a) {
 
 }  // namespace
 
-void add_bench(CLI::App& app, Context&) {
+void add_bench(CLI::App& app, Context& context) {
   auto a = std::make_shared<BenchArguments>();
   CLI::App* sub = app.add_subcommand(
       "bench", "Decode random tokens and show speed, hit rate, bytes, stalls and a profile");
@@ -303,8 +303,17 @@ void add_bench(CLI::App& app, Context&) {
   sub->add_option("--seed", a->seed, "of the tokens")->capture_default_str();
   sub->add_flag("--json", a->json, "print one JSON object");
   sub->add_flag("--quiet,-q", a->quiet, "no progress on standard error");
-  sub->footer("Example:  waste bench kl8.waste --share 0.25 --direct on --compare read-ahead");
-  sub->callback([a] { bench(*a); });
+  sub->footer(
+      "Examples:  waste bench kl8.waste --share 0.25 --direct on --compare read-ahead\n"
+      "           waste bench kernels --filter vq_matvec --json kernels.jsonl");
+  CLI::App* kernels = add_bench_kernels(*sub, context);
+  CLI::Option* model = sub->get_option("DIR");
+  model->required(false);  // kernels has none
+  sub->callback([a, kernels, model] {
+    if (kernels->parsed()) return;
+    if (model->count() == 0) throw CLI::RequiredError(model->get_name());
+    bench(*a);
+  });
 }
 
 }  // namespace waste::cli

@@ -123,7 +123,7 @@ std::string chart_svg(const Chart& chart) {
          ") rotate(-90)\" text-anchor=\"middle\">" + xml_text(chart.y.label) + "</text>\n";
   for (const Reference& r : chart.references) {
     out += line(x(r.x0), y(r.y0), x(r.x1), y(r.y1), "stroke=\"#222\" stroke-dasharray=\"5 4\"");
-    out += text_at(x(r.x1), y(r.y1) - 6, "end", r.label);
+    out += text_at(x(r.x1), std::max(y(r.y1) - 6, 14.0), "end", r.label);  // not above the picture
   }
   std::map<std::string, std::size_t> legend;
   for (const Series& s : chart.series) {

@@ -32,6 +32,9 @@ void add_tokenize(CLI::App& app, Context& context);   // tokenize.cpp: tokenize,
 void add_synth(CLI::App& app, Context& context);      // synth.cpp
 void add_bench(CLI::App& app, Context& context);      // bench.cpp
 
+/// Adds `kernels` to its parent, the subcommand bench (bench_kernels.cpp).
+CLI::App* add_bench_kernels(CLI::App& parent, Context& context);
+
 /// In the order that `waste --help` shows them.
 extern const std::vector<AddCommand> commands;
 

@@ -207,13 +207,13 @@ void add_report(CLI::App& app, Context&) {
   cmd->add_option("--verify", a->verify,
                   "Take the errors from what `waste verify DIR --source SRC --json` printed")
       ->excludes(source);
-  cmd->add_option("--kernels", a->kernels, "kernels.jsonl of bench/run.sh: draws the roofline");
+  cmd->add_option("--kernels", a->kernels, "What `waste bench kernels --json FILE` wrote: draws the roofline");
   cmd->add_option("--trace", a->trace,
                   "What `waste trace FILE --json` printed: draws hit rate against cache size");
   cmd->add_flag("--quiet,-q", a->quiet, "Nothing on standard error");
   cmd->footer(
       "The page carries its numbers as JSON in the script element with the id \"data\".\n\n"
-      "Example:  waste report k3.waste --out k3.html --kernels bench-results/kernels.jsonl");
+      "Example:  waste report k3.waste --out k3.html --kernels kernels.jsonl");
   cmd->callback([a] { run(*a); });
 }
 

@@ -269,7 +269,7 @@ std::string report_page(const JsonValue& report) {
        "Not measured: give --source CHECKPOINT, or --verify with what waste verify --source "
        "CHECKPOINT --json printed.",
        error_part);
-  part("kernels", "Kernels", "Not measured: give --kernels with the kernels.jsonl of bench/run.sh.",
+  part("kernels", "Kernels", "Not measured: give --kernels with what waste bench kernels --json FILE wrote.",
        [](const JsonValue& v) { return kernel_part(*v.as_array()); });
   part("trace", "Expert cache", "Not measured: give --trace with what waste trace --json printed.",
        trace_part);

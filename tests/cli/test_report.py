@@ -3,10 +3,11 @@
 Usage: test_report.py WASTE SOURCE_ROOT
 
 Charts are checked against the numbers too: the place of a point and the length of a bar are worked back
-into what they stand for. Where Chromium is installed the page is also loaded in it.
+into what they stand for. Where Chromium is installed the page is also laid out in it: nothing may be cut
+off, and the tables and the JSON that the browser sees must be the report's.
 """
+import html
 import json
-import os
 import pathlib
 import re
 import shutil
@@ -116,17 +117,60 @@ def check_pictures(page, data):
     check(kernel[0].startswith("avx2 split8: 2.666, 13.03"), f"the kernel's point says {kernel[0]}")
 
 
-def check_browser(path):
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+# Run inside the browser, behind the page's own markup: what it laid out, as JSON in an attribute.
+PROBE = """<script>
+const box = e => { const r = e.getBoundingClientRect(); return [r.left, r.top, r.right, r.bottom].map(Math.round); };
+document.body.setAttribute("data-seen", JSON.stringify({
+  data: JSON.parse(document.getElementById("data").textContent),
+  pictures: [...document.querySelectorAll("svg")].map(s => ({
+    name: s.getAttribute("aria-label"), box: box(s), texts: [...s.querySelectorAll("text")].map(box),
+    marks: [...s.querySelectorAll("circle, rect")].map(box)})),
+  tables: Object.fromEntries([...document.querySelectorAll("table")].map(t =>
+    [t.id, [...t.rows].slice(1).map(r => [...r.cells].map(c => c.innerText.trim() || c.textContent.trim()))])),
+  asked: performance.getEntriesByType("resource").length,
+  width: document.documentElement.scrollWidth, wide: window.innerWidth}));
+</script>"""
+
+
+def check_browser(path, page, data):
+    """The page as a real browser lays it out: every picture visible, nothing cut off, numbers those of the JSON."""
+    names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+    browser = next(filter(None, map(shutil.which, names)), None)
     if browser is None:
         print("SKIPPED: no Chromium here, so the page was not loaded in a browser")
         return
-    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", path.as_uri()]
-    dom = subprocess.run(command, capture_output=True, text=True, timeout=180).stdout
-    check(dom.count("<svg") == 5 and "Memory plan" in dom, "Chromium renders the page with its five pictures")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=900,3000",
+             f"--user-data-dir={path.parent / 'browser'}"]  # fmt: skip
+    probed = path.with_name("probed.html")
+    probed.write_text(path.read_text(encoding="utf-8").replace("</body>", PROBE + "</body>"), encoding="utf-8")
+    done = subprocess.run([browser, *flags, "--dump-dom", probed.as_uri()], capture_output=True, text=True, timeout=300)
+    found = re.search(r'data-seen="([^"]*)"', done.stdout)
+    check(found, f"Chromium ran the page: {done.stdout[-500:]}{done.stderr[-1500:]}")
+    seen = json.loads(html.unescape(found[1]))
+    check(seen["data"] == data, "the JSON that the browser reads is the report's")
+    check(seen["asked"] == 0, "the browser asked for nothing else")
+    check(seen["width"] <= seen["wide"], "the page is no wider than its window")
+    check([p["name"] for p in seen["pictures"]] == list(pictures(page)), "all pictures are there")
+    for p in seen["pictures"]:
+        left, top, right, bottom = p["box"]
+        check(right - left > 300 and bottom - top > 60, f"{p['name']} is laid out as {p['box']}")
+        for mark in p["texts"] + p["marks"]:
+            inside = left - 1 <= mark[0] and mark[2] <= right + 1 and top - 1 <= mark[1] and mark[3] <= bottom + 1
+            check(inside, f"{p['name']}: something at {mark} is cut off by {p['box']}")
+    for first, second in zip(seen["pictures"], seen["pictures"][1:]):
+        check(first["box"][3] <= second["box"][1], f"{first['name']} overlaps {second['name']}")
+    tables = {t.get("id") for t in page.iter(f"{HTML}table")}
+    check(set(seen["tables"]) == tables, "all tables are there")
+    for table, rows in seen["tables"].items():
+        check(rows == [[" ".join(c.split()) for c in row] for row in cells(page, table)], f"table {table} shows {rows}")
+    kernel = KERNELS[1]
+    name = "/".join(str(kernel[k]) for k in ("op", "format", "shape", "tier", "precision", "cache", "threads"))
+    check([name, "181.00", "13.03", "4.89", "1.2300 %"] in seen["tables"]["kernels"], "the kernel's numbers are those given")
+    check(["lru", "208", "23.40 %", "25.00 %"] in seen["tables"]["trace"], "the hit rates are those given")
     shot = path.with_suffix(".png")
-    run(browser, "--headless", "--no-sandbox", "--disable-gpu", f"--screenshot={shot}", "--window-size=900,3000", path.as_uri())
+    subprocess.run([browser, *flags, f"--screenshot={shot}", path.as_uri()], capture_output=True, timeout=300, check=True)
     check(shot.stat().st_size > 10000, "a screenshot of it is no blank page")
+    print("the page was loaded and measured in", pathlib.Path(browser).name)
 
 
 def check_refusals(container, scratch):
@@ -164,7 +208,7 @@ def main():
     check(data["kernels"] == KERNELS and data["trace"] == TRACE, "kernels and trace are those given")
     check([r[0] for r in cells(page, "trace")] == ["lru", TRACE["results"][1]["policy"]], "names are text, not markup")
     check_pictures(page, data)
-    check_browser(path)
+    check_browser(path, page, data)
 
     again = scratch / "again.html"
     run(waste, "report", container, "--out", again, "--verify", scratch / "verify.json", *extra, "-q")

@@ -1,3 +1,0 @@
-#include "registry.hpp"
-
-int main(int argc, char** argv) { return waste::bench::run(argc, argv); }
