@@ -1,15 +1,19 @@
 #!/usr/bin/env bash
 # Installs the system packages that building and testing need and that are missing (Debian, Ubuntu).
-# Usage: tests/install_dependencies.sh [build|test|ci|cross]
-# test includes build; ci (test, a browser, what the Python module needs) and cross (tests for AArch64) include test.
+# Usage: tests/install_dependencies.sh [build|test|cross]   (each includes the one before; cross: tests for AArch64)
 set -eu
 what=${1:-build}
 packages="g++ meson ninja-build pkg-config libxsimd-dev libeigen3-dev nlohmann-json3-dev zlib1g-dev libcli11-dev libpcre2-dev"
-case $what in test | ci | cross) packages="$packages catch2 libbenchmark-dev python3-numpy binutils" ;; esac
-case $what in
-  ci) packages="$packages pybind11-dev python3-dev chromium-headless-shell" ;;
-  cross) packages="$packages g++-aarch64-linux-gnu qemu-user zlib1g-dev:arm64 libpcre2-dev:arm64" ;;
-esac
+if [ "$what" != build ]; then
+  packages="$packages catch2 libbenchmark-dev python3-numpy binutils"
+fi
+if [ "$what" = cross ]; then
+  packages="$packages g++-aarch64-linux-gnu qemu-user zlib1g-dev:arm64 libpcre2-dev:arm64"
+fi
+# What CI tests besides (ci includes test): the Python module, and pages in a browser.
+if [ "$what" = ci ]; then
+  packages="$packages pybind11-dev python3-dev chromium-headless-shell"
+fi
 command -v dpkg-query >/dev/null 2>&1 || {
   echo "Not a Debian system: please install the equivalents of: $packages" >&2
   exit 0
