@@ -121,6 +121,13 @@ template <class Arch>
 WASTE_INLINE f32x16<Arch> load_3bit(const std::uint8_t* from) noexcept {
   return detail::f32_ops<Arch>::load_3bit(from);
 }
+/// Sixteen bytes of E2M1 nibbles (bit 3 the sign; magnitudes 0, 1/2, 1, 3/2, 2, 3, 4, 6), the even
+/// column in the low one: columns 0 .. 15 and 16 .. 31. -0 keeps its sign.
+template <class Arch>
+WASTE_INLINE void load_e2m1(const std::uint8_t* from, f32x16<Arch>& first,
+                            f32x16<Arch>& second) noexcept {
+  detail::f32_ops<Arch>::load_e2m1(from, first, second);
+}
 /// Lanes 0, 2, 4, .. and 1, 3, 5, .. of the 32 numbers a, b.
 template <class Arch>
 WASTE_INLINE void deinterleave(const f32x16<Arch>& a, const f32x16<Arch>& b, f32x16<Arch>& even,

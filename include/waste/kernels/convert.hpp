@@ -42,27 +42,16 @@ struct bf16_array {
 /// One row of MXFP4: to[c] = value(nibble c) 2^(scale[c / 32] - 127), exactly; cols is a multiple
 /// of 32, no scale is 255.
 struct mxfp4_row {
-  /// Magnitude bits e1 e0 m at the top of f32's exponent and mantissa: 2^e (1 + m/2), which is
-  /// twice the value, and 1 more than it where e is 0. (Scaling a subnormal instead would be
-  /// shorter and, on some CPUs, a hundred times slower.)
-  static WASTE_INLINE float value(std::uint32_t magnitude) noexcept {
-    const float f = std::bit_cast<float>((magnitude << 22) + 0x3f800000u);
-    return magnitude < 2 ? f - 1.0f : 0.5f * f;
-  }
-  static WASTE_INLINE float with_sign(float x, std::uint32_t sign_bit) noexcept {
-    return std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) | sign_bit);
-  }
-
   template <class Arch>
   WASTE_KERNEL static void run(const std::uint8_t* packed, const std::uint8_t* scale,
                                std::size_t cols, float* to) noexcept {
     for (std::size_t g = 0; g < cols / 32; ++g, packed += 16, to += 32) {
-      const float factor = std::bit_cast<float>(static_cast<std::uint32_t>(scale[g]) << 23);
-      for (std::size_t i = 0; i < 16; ++i) {
-        const std::uint32_t b = packed[i];
-        to[2 * i] = with_sign(value(b & 7u) * factor, (b & 8u) << 28);
-        to[2 * i + 1] = with_sign(value(b >> 4 & 7u) * factor, (b & 0x80u) << 24);
-      }
+      const auto factor =
+          arch::broadcast16<Arch>(std::bit_cast<float>(static_cast<std::uint32_t>(scale[g]) << 23));
+      arch::f32x16<Arch> first, second;
+      arch::load_e2m1<Arch>(packed, first, second);
+      arch::store_f32(to, first * factor);
+      arch::store_f32(to + 16, second * factor);
     }
   }
   template <class Arch>

@@ -67,6 +67,25 @@ struct f32_ops<avx2> {
     }
     return out;
   }
+  // The numbers' upper 16 bits hold them whole: two tables of bytes give those.
+  static WASTE_INLINE void load_e2m1(const std::uint8_t* from, F& first, F& second) noexcept {
+    const __m128i top = _mm_setr_epi8(0, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, -0x80, -0x41,
+                                      -0x41, -0x41, -0x40, -0x40, -0x40, -0x40);
+    const __m128i next = _mm_setr_epi8(0, 0, -0x80, -0x40, 0, 0x40, -0x80, -0x40, 0, 0, -0x80,
+                                       -0x40, 0, 0x40, -0x80, -0x40);
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    const __m128i low = _mm_and_si128(bytes, _mm_set1_epi8(15));
+    const __m128i high = _mm_and_si128(_mm_srli_epi16(bytes, 4), _mm_set1_epi8(15));
+    const __m128i nibbles[2] = {_mm_unpacklo_epi8(low, high), _mm_unpackhi_epi8(low, high)};
+    F* const out[2] = {&first, &second};
+    for (int i = 0; i < 2; ++i) {
+      const __m128i t = _mm_shuffle_epi8(top, nibbles[i]), n = _mm_shuffle_epi8(next, nibbles[i]);
+      const __m128i words[2] = {_mm_unpacklo_epi8(n, t), _mm_unpackhi_epi8(n, t)};
+      for (int h = 0; h < 2; ++h) {
+        out[i]->v[h] = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(words[h]), 16));
+      }
+    }
+  }
   static WASTE_INLINE void deinterleave(const F& a, const F& b, F& even, F& odd) noexcept {
     const F* const in[2] = {&a, &b};
     for (int i = 0; i < 2; ++i) {

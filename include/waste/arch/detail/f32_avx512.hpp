@@ -51,6 +51,15 @@ struct f32_ops_avx512 {
     const __m512i words = _mm512_mask_set1_epi32(first, 0xff00, load_le<std::int32_t>(from + 3));
     return {{_mm512_permutexvar_ps(_mm512_srlv_epi32(words, shifts), codes)}};
   }
+  static WASTE_INLINE void load_e2m1(const std::uint8_t* from, F& first, F& second) noexcept {
+    const __m512 values = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f,
+                                         -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
+    const __m128i bytes = load16(from), high = _mm_srli_epi16(bytes, 4);
+    first.v[0] =
+        _mm512_permutexvar_ps(_mm512_cvtepu8_epi32(_mm_unpacklo_epi8(bytes, high)), values);
+    second.v[0] =
+        _mm512_permutexvar_ps(_mm512_cvtepu8_epi32(_mm_unpackhi_epi8(bytes, high)), values);
+  }
   static WASTE_INLINE void deinterleave(const F& a, const F& b, F& even, F& odd) noexcept {
     const __m512i evens =
         _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);

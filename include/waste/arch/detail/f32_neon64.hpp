@@ -63,6 +63,27 @@ struct f32_ops_neon64 {
     }
     return out;
   }
+  // The numbers' upper 16 bits hold them whole: two tables of bytes give those.
+  static WASTE_INLINE void load_e2m1(const std::uint8_t* from, F& first, F& second) noexcept {
+    static const std::uint8_t tops[16] = {0x00, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40,
+                                          0x80, 0xbf, 0xbf, 0xbf, 0xc0, 0xc0, 0xc0, 0xc0};
+    static const std::uint8_t nexts[16] = {0x00, 0x00, 0x80, 0xc0, 0x00, 0x40, 0x80, 0xc0,
+                                           0x00, 0x00, 0x80, 0xc0, 0x00, 0x40, 0x80, 0xc0};
+    const uint8x16_t bytes = vld1q_u8(from);
+    const uint8x16_t low = vandq_u8(bytes, vdupq_n_u8(15)), high = vshrq_n_u8(bytes, 4);
+    const uint8x16_t nibbles[2] = {vzip1q_u8(low, high), vzip2q_u8(low, high)};
+    F* const out[2] = {&first, &second};
+    for (int i = 0; i < 2; ++i) {
+      const uint8x16_t t = vqtbl1q_u8(vld1q_u8(tops), nibbles[i]);
+      const uint8x16_t n = vqtbl1q_u8(vld1q_u8(nexts), nibbles[i]);
+      const uint16x8_t words[2] = {vreinterpretq_u16_u8(vzip1q_u8(n, t)),
+                                   vreinterpretq_u16_u8(vzip2q_u8(n, t))};
+      for (int h = 0; h < 2; ++h) {
+        out[i]->v[2 * h] = vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(words[h]), 16));
+        out[i]->v[2 * h + 1] = vreinterpretq_f32_u32(vshll_high_n_u16(words[h], 16));
+      }
+    }
+  }
   static WASTE_INLINE void deinterleave(const F& a, const F& b, F& even, F& odd) noexcept {
     for (int i = 0; i < 2; ++i) {
       even.v[i] = vuzp1q_f32(a.v[2 * i], a.v[2 * i + 1]);

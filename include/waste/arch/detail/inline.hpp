@@ -9,3 +9,11 @@
 #define WASTE_INLINE __attribute__((always_inline)) inline
 #define WASTE_FLATTEN __attribute__((flatten))
 #define WASTE_KERNEL __attribute__((flatten, noinline))
+
+// On a loop of constant length whose array must stay in registers: GCC leaves some of these rolled,
+// and the array in memory, at a third of the speed.
+#if defined(__clang__)
+#define WASTE_UNROLL _Pragma("unroll")
+#else
+#define WASTE_UNROLL _Pragma("GCC unroll 16")
+#endif
