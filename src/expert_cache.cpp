@@ -66,7 +66,10 @@ ExpertCache::Lease ExpertCache::get(LayerId layer, ExpertId expert) {
   while (mine == no_slot) {
     const std::size_t i = s.where[key];
     if (i == no_slot) {
-      mine = s.free_slot();
+      // Where every reader is busy and one read waits already, more of them would only take places
+      // from resident records.
+      const bool queue_full = timed && !handed && !s.threads.empty() && !s.urgent.empty();
+      mine = queue_full ? no_slot : s.free_slot();
       if (mine != no_slot && timed && !handed && !s.threads.empty()) {
         s.forget(key);
         s.begin_read(mine, key, Origin::demand);
@@ -82,10 +85,11 @@ ExpertCache::Lease ExpertCache::get(LayerId layer, ExpertId expert) {
         return lease;
       }
       // Reads ahead end soon and can be dropped; what callers hold or read cannot.
-      const bool hope = std::any_of(s.slots.begin(), s.slots.end(), [&](const Slot& slot) {
-        return slot.state == SlotState::reading && !slot.lost &&
-               (slot.origin != Origin::demand || timed);
-      });
+      const bool hope =
+          queue_full || std::any_of(s.slots.begin(), s.slots.end(), [&](const Slot& slot) {
+            return slot.state == SlotState::reading && !slot.lost &&
+                   (slot.origin != Origin::demand || timed);
+          });
       if (!hope) {
         throw Error(fault(Errc::over_budget, "cache slots").at(layer, expert), {},
                     "all " + std::to_string(s.slots.size()) + " are held");

@@ -48,10 +48,14 @@ void walk_up(const fs::path& mount, const fs::path& group, std::optional<std::ui
 MemoryLimit read_limits(const fs::path& root) {
   MemoryLimit out;
   const std::string meminfo = small_file(root / "proc/meminfo");
-  if (const auto at = meminfo.find("MemTotal:"); at != std::string::npos) {
-    const auto kib = leading_number(std::string_view(meminfo).substr(at + 9));
-    if (kib && *kib < (std::uint64_t{1} << 53)) out.physical_bytes = *kib * 1024;
-  }
+  const auto bytes_of = [&](std::string_view field) {
+    const auto at = meminfo.find(field);
+    if (at == std::string::npos) return std::uint64_t{0};
+    const auto kib = leading_number(std::string_view(meminfo).substr(at + field.size()));
+    return kib && *kib < (std::uint64_t{1} << 53) ? *kib * 1024 : 0;
+  };
+  out.physical_bytes = bytes_of("MemTotal:");
+  out.available_bytes = bytes_of("MemAvailable:");
   const fs::path mount = root / "sys/fs/cgroup";
   const std::string groups = small_file(root / "proc/self/cgroup");
   for (std::size_t at = 0; at < groups.size();) {

@@ -136,6 +136,7 @@ void run(Arm& arm, const BenchArguments& a, bool first) {
   engine::PlanOptions plan;
   plan.context_tokens = steps;
   plan.threads = opened.threads;
+  plan.substitutes = arm.model.substitute_after_ms.has_value();
   arm.budget_bytes =
       engine::plan_memory(opened.container->container().manifest(), plan).fixed_bytes() +
       arm.slots * opened.container->cache().record_bytes();

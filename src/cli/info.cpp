@@ -18,6 +18,7 @@
 #include "waste/format/trunk_view.hpp"
 #include "waste/io/container.hpp"
 #include "waste/io/memory_limit.hpp"
+#include "waste/io/memory_reservation.hpp"
 
 namespace waste::cli {
 namespace {
@@ -282,6 +283,7 @@ void print_plan_json(const PlanArguments& a, const engine::MemoryPlan& plan,
                      const std::optional<Prediction>& prediction) {
   JsonValue out = plan_json(plan, a.context);
   out.set("physical_bytes", limit.physical_bytes);
+  out.set("available_bytes", limit.available_bytes);
   out.set("cgroup_bytes", limit.cgroup_bytes ? JsonValue(*limit.cgroup_bytes) : JsonValue());
   out.set("usable_bytes", limit.usable_bytes());
   out.set("automatic", automatic ? budget_json(plan, *automatic) : JsonValue());
@@ -329,6 +331,7 @@ void print_plan(const PlanArguments& a, const engine::MemoryPlan& plan,
   size_line("everything", plan.everything_bytes(), "no expert is read twice");
   std::printf("\nthis machine\n");
   size_line("physical memory", limit.physical_bytes);
+  if (limit.available_bytes != 0) size_line("available now", limit.available_bytes);
   if (limit.cgroup_bytes) size_line("limit of the control group", *limit.cgroup_bytes);
   if (automatic) {
     print_budget("automatic budget", plan, *automatic);
@@ -362,7 +365,8 @@ int run_plan(const PlanArguments& a) {
   plan_options.substitutes = a.substitutes;
   const engine::MemoryPlan plan = engine::plan_memory(manifest, plan_options);
   const io::MemoryLimit limit = io::memory_limit();
-  const auto automatic = engine::automatic_budget(plan, limit.usable_bytes());
+  const auto automatic =
+      engine::automatic_budget(plan, limit.free_bytes(io::MemoryReservation::others()));
   const auto prediction =
       predict(a, manifest.model, plan, a.budget != 0 ? std::optional(a.budget) : automatic);
   if (a.json) {

@@ -44,30 +44,39 @@ std::string text_of(const engine::MemoryPlan& plan) {
          " experts " + std::to_string(plan.floor_records * plan.record_bytes);
 }
 
-/// What --budget, or the automatic one, leaves for the expert cache.
-std::uint64_t cache_of_budget(const Container& container, const ModelArguments& a,
-                              unsigned threads) {
+/// What --cache, --budget or the automatic budget gives the expert cache; reserves all of it.
+std::uint64_t reserve_cache(const Container& container, const ModelArguments& a, OpenedModel& out) {
   engine::PlanOptions options;
   options.context_tokens = a.context;
-  options.threads = threads;
+  options.threads = out.threads;
   options.substitutes = a.substitute_after_ms.has_value();
   const engine::MemoryPlan plan = engine::plan_memory(container.manifest(), options);
-  if (a.budget_bytes != 0) {
-    const engine::BudgetUse use = engine::use_of_budget(plan, a.budget_bytes);
+  std::uint64_t cache = a.cache_bytes;
+  const auto of_budget = [&](std::uint64_t budget) {
+    const engine::BudgetUse use = engine::use_of_budget(plan, budget);
     if (!use.runs) {
-      throw Error(fault(Errc::over_budget, "--budget", a.budget_bytes, plan.floor_bytes()), a.path,
+      throw Error(fault(Errc::over_budget, "--budget", budget, plan.floor_bytes()), a.path,
                   "below the floor: " + text_of(plan));
     }
     return use.cache_bytes;
-  }
-  const std::uint64_t usable = io::memory_limit().usable_bytes();
-  const auto budget = engine::automatic_budget(plan, usable);
-  if (!budget) {
-    throw Error(fault(Errc::over_budget, "memory", usable, plan.floor_bytes()), a.path,
-                "3/4 of this machine's memory is below the floor (" + text_of(plan) +
-                    "); see waste plan, or give --cache");
-  }
-  return engine::use_of_budget(plan, *budget).cache_bytes;
+  };
+  out.reservation = io::MemoryReservation([&](std::uint64_t others) {
+    if (a.budget_bytes != 0) {
+      cache = of_budget(a.budget_bytes);
+    } else if (cache == 0) {
+      const std::uint64_t free = io::memory_limit().free_bytes(others);
+      const auto budget = engine::automatic_budget(plan, free);
+      if (!budget) {
+        throw Error(fault(Errc::over_budget, "memory", free, plan.floor_bytes()), a.path,
+                    "3/4 of the memory that is free is below the floor (" + text_of(plan) +
+                        "); other processes have reserved " + std::to_string(others) +
+                        " bytes more; see waste plan, or give --cache");
+      }
+      cache = of_budget(*budget);
+    }
+    return plan.fixed_bytes() + std::min(cache, plan.all_records * plan.record_bytes);
+  });
+  return cache;
 }
 
 /// Reads usage.waste and has its hottest experts read in the background; with `learn` also counts
@@ -204,8 +213,7 @@ OpenedModel open_model(const ModelArguments& a) {
     open.direct_io = a.direct == "on" || (a.direct == "auto" && outgrows_memory(out.directory));
     const Container container = Container::open(out.directory, open);
     engine::CacheOptions cache;
-    cache.budget_bytes =
-        a.cache_bytes != 0 ? a.cache_bytes : cache_of_budget(container, a, out.threads);
+    cache.budget_bytes = reserve_cache(container, a, out);
     cache.concurrent = out.threads;
     cache.make_policy =
         engine::policy_of_layers(policies.at(a.policy), container.model().num_experts);

@@ -9,6 +9,7 @@
 
 #include "waste/engine/routing_trace.hpp"
 #include "waste/format/json.hpp"
+#include "waste/io/memory_reservation.hpp"
 #include "waste/model/container_weights.hpp"
 #include "waste/model/kimi.hpp"
 
@@ -54,6 +55,7 @@ class RoutingRecord {
 struct OpenedModel {
   std::unique_ptr<TextModel> model;
   std::shared_ptr<model::ContainerWeights> container;  ///< null for a source checkpoint
+  io::MemoryReservation reservation;                   ///< what others should leave to this process
   std::shared_ptr<engine::UsageFile> usage;            ///< null where there is none
   std::string usage_refused;  ///< why a usage.waste that is there was not used
   std::filesystem::path directory;

@@ -53,6 +53,15 @@ TEST_CASE("version 2: the smallest limit on the way to the root", "[memory]") {
   CHECK(root.limit().usable_bytes() == 5000000000u);
 }
 
+TEST_CASE("available memory is what the kernel says", "[memory]") {
+  CHECK(FakeRoot().file("proc/meminfo", meminfo).limit().available_bytes == 0);
+  const std::string more = meminfo + "MemAvailable:   2048 kB\n";
+  const MemoryLimit l = FakeRoot().file("proc/meminfo", more).limit();
+  CHECK(l.available_bytes == 2048 * 1024);
+  CHECK(l.usable_bytes() == physical);
+  CHECK(l.free_bytes() == 2048 * 1024);
+}
+
 TEST_CASE("a limit above the physical memory does not count", "[memory]") {
   FakeRoot root;
   root.file("proc/meminfo", meminfo).file("proc/self/cgroup", "0::/\n");
