@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
 
 #include "converter_internal.hpp"
 #include "waste/core/parallel.hpp"
 #include "waste/format/trunk_view.hpp"
+#include "waste/io/drives.hpp"
 
 namespace waste::convert {
 namespace {
@@ -66,12 +68,37 @@ std::uint64_t missing_bytes(const io::ContainerWriter& writer) {
   return writer.total_bytes() - have;
 }
 
-void require_space(const io::ContainerWriter& writer, const ConvertOptions& options) {
-  const std::uint64_t want = missing_bytes(writer) + side_file_allowance;
-  const std::uint64_t free = std::min(io::free_bytes(writer.directory()), options.free_bytes_limit);
-  if (free < want) {
-    throw Error(fault(Errc::no_space, "free bytes", free, want), writer.directory().string(),
-                "the container needs " + std::to_string(want) + " bytes more");
+/// Every file system that is written to must have room for what goes there.
+void require_space(const io::ContainerWriter& writer, const io::Drives& drives,
+                   const ConvertOptions& options) {
+  struct Need {
+    fs::path folder;
+    std::uint64_t bytes = 0;
+  };
+  std::map<std::uint64_t, Need> needs;  // of each file system
+  const auto add = [&](const fs::path& folder, std::uint64_t bytes) {
+    Need& need = needs[io::device_of(folder)];
+    if (need.folder.empty()) need.folder = folder;
+    need.bytes += bytes;
+  };
+  std::uint64_t rest = missing_bytes(writer) + side_file_allowance;
+  const auto& layers = writer.manifest().layers;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const LayerId layer{layers[i].layer};
+    for (const io::BankSet set : sets_of(writer)) {
+      if (writer.has_bank(layer, set)) continue;
+      const std::uint64_t bytes = writer.layout(set).record_bytes * layers[i].experts;
+      add(drives.home(writer.bank_file(layer, set), i), bytes);
+      rest -= bytes;
+    }
+  }
+  add(writer.directory(), rest);
+  for (const auto& [device, need] : needs) {
+    const std::uint64_t free = std::min(io::free_bytes(need.folder), options.free_bytes_limit);
+    if (free < need.bytes) {
+      throw Error(fault(Errc::no_space, "free bytes", free, need.bytes), need.folder.string(),
+                  "the container needs " + std::to_string(need.bytes) + " bytes more there");
+    }
   }
 }
 
@@ -223,8 +250,13 @@ ConvertReport convert(const fs::path& source_dir, const fs::path& destination,
   report.memory_bytes = convert_memory_bytes(source, options);
 
   const bool slice = options.layers || options.trunk_only;
-  const bool unfinished = detail::settle_destination(
-      destination, plan, options.replace && !slice && !options.merge_only);
+  const bool replace = options.replace && !slice && !options.merge_only;
+  const io::Drives drives(destination, options.drives);
+  if (replace && !drives.empty()) {
+    fs::remove(destination / "manifest.json", ec);  // first, as always
+    drives.remove_banks();
+  }
+  const bool unfinished = detail::settle_destination(destination, plan, replace);
   const fs::path plan_path = destination / plan_name;
   if (!unfinished) {
     const io::File lock = detail::lock_plan(plan_path, false);
@@ -238,7 +270,7 @@ ConvertReport convert(const fs::path& source_dir, const fs::path& destination,
   std::vector<LayerId> layers;
   try {
     layers = wanted_layers(writer, options);
-    require_space(writer, options);
+    require_space(writer, drives, options);
   } catch (...) {
     if (!was_there) fs::remove(destination, ec);
     throw;
@@ -249,7 +281,9 @@ ConvertReport convert(const fs::path& source_dir, const fs::path& destination,
   detail::ProgressSink progress(options, total_work(source, writer, options));
   if (!options.merge_only && !options.trunk_only) {
     for (const LayerId layer : layers) {
+      const std::size_t turn = to_index(layer) - writer.manifest().layers.front().layer;
       for (const io::BankSet set : sets_of(writer)) {
+        drives.place(writer.bank_file(layer, set), turn);
         detail::convert_layer(source, writer, layer, set, options, calibration, progress, report);
       }
     }

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "converter_internal.hpp"
+#include "waste/io/drives.hpp"
 
 namespace waste::convert {
 namespace {
@@ -12,9 +13,10 @@ constexpr const char* side_names[] = {
     "chat_template.jinja", "generation_config.json", "usage.waste"};
 constexpr std::uint64_t max_side_bytes = std::uint64_t{1} << 30;
 
-/// A second name for a finished file, or a copy of it.
+/// A second name for a finished file, or a copy of it; for one on another drive a second link.
 void bring(const fs::path& from, const fs::path& to) {
   std::error_code ec;
+  if (fs::is_symlink(from, ec)) return io::copy_link(from, to);
   fs::create_hard_link(from, to, ec);
   if (!ec) {
     io::sync_directory(to.parent_path());

@@ -74,7 +74,7 @@ ExpertCache::Lease ExpertCache::get(LayerId layer, ExpertId expert) {
         s.forget(key);
         s.begin_read(mine, key, Origin::demand);
         s.urgent.push_back({mine, key});
-        s.work.notify_one();
+        s.wake_reader();
         handed = true;
         mine = no_slot;
         continue;
@@ -113,7 +113,7 @@ ExpertCache::Lease ExpertCache::get(LayerId layer, ExpertId expert) {
         }
         if (slot.origin == Origin::guess) ++s.counters.guesses_used;
         s.admit(slot);
-        s.work.notify_one();
+        s.wake_reader();
       } else {
         ++s.counters.hits;
       }
@@ -187,7 +187,7 @@ ExpertCache::Lease ExpertCache::get(LayerId layer, ExpertId expert) {
     }
   }
   stall.reset();
-  if (!s.ahead.empty()) s.work.notify_one();  // a slot may be free
+  if (!s.ahead.empty()) s.wake_reader();  // a slot may be free
   lock.unlock();
   s.changed.notify_all();
   if (no_memory) std::rethrow_exception(no_memory);
@@ -202,7 +202,7 @@ void ExpertCache::Lease::release() noexcept {
     Slot& slot = state_->slots[slot_];
     if (--slot.pins == 0 && !slot.kept) {
       state_->empty_slot(slot);
-      state_->work.notify_one();
+      state_->wake_reader();
     }
   }
   state_.reset();
@@ -273,7 +273,7 @@ void ExpertCache::expect(LayerId layer, std::span<const ExpertId> experts) {
   }
   if (!s.guess.empty()) {
     s.start_readers();
-    s.work.notify_one();
+    s.wake_reader();
   }
 }
 
@@ -324,6 +324,7 @@ CacheStatus ExpertCache::status() const {
   CacheStatus out;
   out.readers = static_cast<unsigned>(s.threads.size());
   out.readers_refused = s.readers_refused;
+  out.drives = static_cast<unsigned>(s.drives);
   out.depth = s.depth;
   const bool of_use = s.depth != 0 && !s.all_resident() && !(s.started && s.threads.empty());
   out.look_ahead = of_use ? s.ahead_options.look_ahead : 0;

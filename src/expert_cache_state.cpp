@@ -7,8 +7,8 @@
 namespace waste::engine {
 
 Places places_of(std::size_t slots, std::size_t keys, std::size_t concurrent,
-                 const ReadAheadOptions& ahead) noexcept {
-  const std::size_t depth = ahead.readers == 0 ? 0 : ahead.depth;
+                 const ReadAheadOptions& ahead, std::size_t drives) noexcept {
+  const std::size_t depth = ahead.readers == 0 ? 0 : ahead.depth * drives;
   if (slots >= keys) return {slots, depth};
   const std::size_t apart = std::min(concurrent + depth, slots / 4);
   return {slots - apart, apart - std::min(apart, concurrent)};
@@ -29,10 +29,15 @@ ExpertCache::State::State(const Container& c, const CacheOptions& options)
     reader_threads += static_cast<unsigned>(std::clamp<std::size_t>(options.concurrent, 1, 256));
   }
   std::size_t keys = 0;
+  std::vector<std::uint64_t> devices;
   for (const auto& bank : container.banks()) {
     first_key.push_back(keys);
     keys += bank.experts();
+    const auto found = std::find(devices.begin(), devices.end(), bank.device());
+    drive_of_bank.push_back(static_cast<std::size_t>(found - devices.begin()));
+    if (found == devices.end()) devices.push_back(bank.device());
   }
+  drives = std::max<std::size_t>(devices.size(), 1);
   const auto& banks = container.banks();
   const std::uint64_t each =
       std::max<std::uint64_t>(banks.empty() ? 0 : banks.front().record_bytes(), 1);
@@ -47,7 +52,7 @@ ExpertCache::State::State(const Container& c, const CacheOptions& options)
   }
   slots = std::vector<Slot>(static_cast<std::size_t>(std::min<std::uint64_t>(fit, keys)));
   where.assign(keys, no_slot);
-  const Places places = places_of(slots.size(), keys, wanted, ahead_options);
+  const Places places = places_of(slots.size(), keys, wanted, ahead_options, drives);
   capacity = std::min(places.kept, options.most_kept);
   depth = places.ahead;
   if (options.make_policy) {
@@ -82,6 +87,11 @@ std::size_t ExpertCache::State::key_of(LayerId layer, ExpertId expert) const {
 const io::ExpertBank& ExpertCache::State::bank_of(std::size_t key) const noexcept {
   const auto it = std::upper_bound(first_key.begin(), first_key.end(), key);
   return container.banks()[static_cast<std::size_t>(it - first_key.begin()) - 1];
+}
+
+std::size_t ExpertCache::State::drive_of(std::size_t key) const noexcept {
+  if (drives == 1) return 0;
+  return drive_of_bank[static_cast<std::size_t>(&bank_of(key) - container.banks().data())];
 }
 
 void ExpertCache::State::empty_slot(Slot& slot) noexcept {
@@ -119,13 +129,14 @@ std::size_t ExpertCache::State::find_empty() const noexcept {
   return no_slot;
 }
 
-/// A record that was read for nobody yet, of this origin; for guesses only those that no layer
-/// has named.
-std::size_t ExpertCache::State::staged_slot(Origin origin) const noexcept {
+/// A record that was read for nobody yet, of this origin and drive; for guesses only those that no
+/// layer has named.
+std::size_t ExpertCache::State::staged_slot(Origin origin, std::size_t drive) const noexcept {
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const Slot& s = slots[i];
     if (s.state != SlotState::ready || !s.staged || s.pins != 0 || s.origin != origin) continue;
     if (origin == Origin::guess && is_fresh(s.wanted)) continue;
+    if (drive != any_drive && drive_of(s.key) != drive) continue;
     return i;
   }
   return no_slot;
@@ -255,55 +266,69 @@ void ExpertCache::State::forget(std::size_t key) noexcept {
   std::erase_if(guess, is_key);
 }
 
-/// What a reader does next: takes the request and marks a slot, or returns false.
-bool ExpertCache::State::next_job(Job& job) noexcept {
+bool ExpertCache::State::has_place(std::size_t drive) const noexcept {
+  if (staged >= depth) return false;
+  if (drives == 1) return true;
+  const auto held = std::count_if(slots.begin(), slots.end(), [&](const Slot& slot) {
+    return slot.staged && drive_of(slot.key) == drive;
+  });
+  return static_cast<std::size_t>(held) < std::max<std::size_t>(depth / drives, 1);
+}
+
+/// What a reader of `drive` does next: takes the request and marks a slot, or returns false.
+bool ExpertCache::State::next_job(std::size_t drive, Job& job) noexcept {
   const auto take = [&](std::size_t slot, std::size_t key, Origin origin) {
     begin_read(slot, key, origin);
     job = {slot, key};
     return true;
   };
-  if (!urgent.empty()) {
-    job = urgent.front();
-    urgent.pop_front();
+  const auto call = std::find_if(urgent.begin(), urgent.end(),
+                                 [&](const Job& j) { return drive_of(j.key) == drive; });
+  if (call != urgent.end()) {
+    job = *call;
+    urgent.erase(call);
     return true;
   }
-  while (!ahead.empty()) {
-    const Request request = ahead.front();
-    if (where[request.key] != no_slot || !is_fresh(request.number)) {
-      ahead.pop_front();
-      continue;
-    }
-    if (staged >= depth) {  // a guess may have to make room
-      const std::size_t i = staged_slot(Origin::guess);
+  /// The first request of this drive that is not void; those that are go.
+  const auto first_of = [&](std::deque<Request>& queue) {
+    std::erase_if(queue, [&](const Request& r) {
+      return drive_of(r.key) == drive && (where[r.key] != no_slot || !is_fresh(r.number));
+    });
+    return std::find_if(queue.begin(), queue.end(),
+                        [&](const Request& r) { return drive_of(r.key) == drive; });
+  };
+  if (const auto it = first_of(ahead); it != ahead.end()) {
+    if (!has_place(drive)) {  // a guess may have to make room
+      const std::size_t i = staged_slot(Origin::guess, drive);
       if (i == no_slot) return false;
       drop_staged(slots[i]);
     }
     const std::size_t i = find_empty();
     if (i == no_slot) return false;
-    ahead.pop_front();
+    const Request request = *it;
+    ahead.erase(it);
     slots[i].wanted = request.number;
     return take(i, request.key, Origin::ahead);
   }
-  while (!guess.empty()) {
-    const Request request = guess.front();
-    if (where[request.key] != no_slot || !is_fresh(request.number)) {
-      guess.pop_front();
-      continue;
-    }
-    const std::size_t i = staged < depth ? find_empty() : no_slot;
+  if (const auto it = first_of(guess); it != guess.end()) {
+    const std::size_t i = has_place(drive) ? find_empty() : no_slot;
     if (i == no_slot) return false;
-    guess.pop_front();
+    const std::size_t key = it->key;
+    guess.erase(it);
     ++counters.guesses;
-    return take(i, request.key, Origin::guess);
+    return take(i, key, Origin::guess);
   }
   while (!warm.empty()) {
-    const std::size_t key = warm.front();
+    const auto it = std::find_if(warm.begin(), warm.end(),
+                                 [&](std::size_t key) { return drive_of(key) == drive; });
+    if (it == warm.end()) return false;
+    const std::size_t key = *it;
     const std::size_t i = kept + warming < capacity ? find_empty() : no_slot;
     if (i == no_slot) {
       warm.clear();  // every place is filled by what was asked for
       return false;
     }
-    warm.pop_front();
+    warm.erase(it);
     if (where[key] != no_slot) continue;
     ++warming;
     return take(i, key, Origin::warm);
@@ -311,11 +336,11 @@ bool ExpertCache::State::next_job(Job& job) noexcept {
   return false;
 }
 
-void ExpertCache::State::run_reader() noexcept {
+void ExpertCache::State::run_reader(std::size_t drive) noexcept {
   std::unique_lock lock(mutex);
   while (!stopping) {
     Job job;
-    if (!next_job(job)) {
+    if (!next_job(drive, job)) {
       work.wait(lock);
       continue;
     }
@@ -353,9 +378,9 @@ void ExpertCache::State::run_reader() noexcept {
 void ExpertCache::State::start_readers() noexcept {
   if (started || stopping) return;
   started = true;
-  for (unsigned t = 0; t < reader_threads; ++t) {
+  for (std::size_t t = 0; t < reader_threads * drives; ++t) {
     try {
-      threads.emplace_back([this] { run_reader(); });
+      threads.emplace_back([this, drive = t % drives] { run_reader(drive); });
     } catch (...) {  // the system has no thread to give: callers read for themselves
       ++readers_refused;
     }

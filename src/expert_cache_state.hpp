@@ -15,6 +15,7 @@
 namespace waste::engine {
 
 inline constexpr std::size_t no_slot = static_cast<std::size_t>(-1);
+inline constexpr std::size_t any_drive = static_cast<std::size_t>(-1);
 
 enum class SlotState : std::uint8_t { empty, reading, ready };
 enum class Origin : std::uint8_t { demand, ahead, guess, warm };
@@ -63,7 +64,7 @@ struct ExpertCache::State {
   void empty_slot(Slot& slot) noexcept;
   std::size_t victim(bool spare_wanted) const noexcept;
   std::size_t find_empty() const noexcept;
-  std::size_t staged_slot(Origin origin) const noexcept;
+  std::size_t staged_slot(Origin origin, std::size_t drive = any_drive) const noexcept;
   std::size_t free_slot() noexcept;
   void admit(Slot& slot) noexcept;
   bool is_fresh(std::uint64_t number) const noexcept { return number + prepare_window > prepares; }
@@ -89,8 +90,19 @@ struct ExpertCache::State {
 
   void forget(std::size_t key) noexcept;
   void start_readers() noexcept;
-  bool next_job(Job& job) noexcept;
-  void run_reader() noexcept;
+  std::size_t drive_of(std::size_t key) const noexcept;  ///< needs no lock
+  /// Whether another record of this drive may be read ahead: no drive takes the places of another.
+  bool has_place(std::size_t drive) const noexcept;
+  /// There is work for one more reader, of any drive.
+  void wake_reader() noexcept {
+    if (drives == 1) {
+      work.notify_one();
+    } else {
+      work.notify_all();
+    }
+  }
+  bool next_job(std::size_t drive, Job& job) noexcept;
+  void run_reader(std::size_t drive) noexcept;
   void stop_readers() noexcept;
 
   /// So many calls of prepare() later, a record that was listed and not asked for is fair game.
@@ -101,8 +113,10 @@ struct ExpertCache::State {
   const std::shared_ptr<const io::Substitutes> substitutes;
   const std::chrono::milliseconds substitute_after;
   const std::chrono::microseconds read_delay;
-  unsigned reader_threads = 0;         ///< to start
-  std::vector<std::size_t> first_key;  ///< of each bank
+  unsigned reader_threads = 0;             ///< to start, for each drive
+  std::vector<std::size_t> first_key;      ///< of each bank
+  std::vector<std::size_t> drive_of_bank;  ///< [banks], counted from 0
+  std::size_t drives = 1;
   std::unique_ptr<CachePolicy> policy;
   std::size_t capacity = 0;  ///< of kept records; below slots.size() where a policy may refuse
   std::size_t depth = 0;     ///< of staged records

@@ -115,7 +115,7 @@ std::vector<std::uint32_t> replay_hits(const RoutingTrace& trace, const ReplayCo
   options.budget_bytes = replay.records * banks.front().record_bytes();
   options.concurrent = replay.concurrent;
   options.most_kept = places_of(replay.records, banks.size() * banks.front().experts(),
-                                replay.concurrent, replay.ahead)
+                                replay.concurrent, replay.ahead, replay.drives)
                           .kept;
   options.make_policy = replay.policy;
   options.ahead.readers = 0;

@@ -17,6 +17,7 @@ namespace {
 struct Arguments {
   std::string source, destination, layers, calibration;
   std::vector<std::string> merge;  ///< destination, then parts
+  std::vector<std::string> drives;
   convert::ConvertOptions options;
   std::string format = "vq3r", effort = "default", router = "follow", trunk_scale = "search";
   bool json = false, quiet = false;
@@ -61,6 +62,7 @@ void resolve(Arguments& a) {
   a.options.trunk_only = a.layers == "trunk";
   if (!a.layers.empty() && !a.options.trunk_only) a.options.layers = parse_range(a.layers);
   a.options.calibration = a.calibration;
+  a.options.drives.assign(a.drives.begin(), a.drives.end());
 }
 
 void print_json(const convert::ConvertReport& r, double seconds) {
@@ -230,6 +232,14 @@ void add_convert(CLI::App& app, Context& context) {
                   "every layer once, and the trunk")
       ->expected(2, 1 << 20)
       ->type_name("OUT PART...");
+  cmd->add_option(
+         "--drives", a->drives,
+         "DIR1,DIR2,...: put the layers' experts on these drives in turn, into a folder "
+         "with the container's name, and links into the container; a run reads from all of "
+         "them at once. With --force a container's banks there are removed too")
+      ->delimiter(',')
+      ->type_name("DIR,...")
+      ->excludes("--merge");
   cmd->add_option("--cb-sample", a->options.codebook_sample,
                   "Experts per layer that codebooks are trained on (0: 12, more where small)")
       ->capture_default_str();

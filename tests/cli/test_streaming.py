@@ -58,12 +58,31 @@ def prediction(container, scratch):
     check(len(trace.read_text().splitlines()) == prompt + 4, "run records the prompt's tokens and those it fed")
 
 
+def drives(container, scratch):
+    """A striped container has the same bytes and the same answers."""
+    shared = pathlib.Path("/dev/shm")
+    with tempfile.TemporaryDirectory(prefix="waste-drive-", dir=shared if shared.is_dir() else None) as other:
+        striped = scratch / "striped.waste"
+        run("convert", root / "examples/tiny_k3/checkpoint", striped, "--effort", "fast", "-q", "--drives",
+            f"{scratch / 'drive'},{other}")
+        check((striped / "experts-L1.bin").is_symlink() and (striped / "experts-L2.bin").is_symlink(), "links to banks")
+        for path in container.iterdir():
+            check(path.read_bytes() == (striped / path.name).read_bytes(), f"{path.name} is the same")
+        check(json.loads(run("verify", striped, "--json", "-q").stdout)["ok"], "verify follows links")
+        prompt = ("In the beginning", "-n", "8", "--ignore-eos", "--cache", "400kB")
+        check(run("run", striped, *prompt).stdout == run("run", container, *prompt).stdout, "run gives the same text")
+        message = run("convert", root / "examples/tiny_k3/checkpoint", scratch / "again" / "striped.waste", "-q",
+                      "--drives", scratch / "drive", code=1).stderr
+        check("experts-L1.bin" in message, f"banks of another container are not taken over: {message}")
+
+
 def main():
     with tempfile.TemporaryDirectory(prefix="waste-streaming-") as folder:
         scratch = pathlib.Path(folder)
         container = scratch / "tiny.waste"
         run("convert", root / "examples/tiny_k3/checkpoint", container, "--effort", "fast", "-q")
         prediction(container, scratch)
+        drives(container, scratch)
     print(f"{checks} checks passed")
 
 

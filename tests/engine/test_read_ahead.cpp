@@ -1,11 +1,15 @@
 // Reads ahead of their use: what is read, in which rank, and that nothing depends on it.
 #include <atomic>
+#include <filesystem>
 #include <vector>
+
+#include <unistd.h>
 
 #include "engine/faulty_disk.hpp"
 #include "engine/stream_fixture.hpp"
 #include "support/catch.hpp"
 
+namespace fs = std::filesystem;
 using waste::Errc;
 using waste::Error;
 using waste::ExpertCache;
@@ -19,6 +23,18 @@ using waste::test::FaultyDisk;
 using waste::test::Gate;
 using waste::test::ids;
 using waste::test::StreamFixture;
+
+namespace {
+
+/// An empty folder in the memory file system; empty where there is none.
+fs::path memory_dir(const std::string& name) {
+  std::error_code ec;
+  const fs::path dir = "/dev/shm/waste-tests-" + std::to_string(::getpid()) + "-" + name;
+  fs::create_directories(dir, ec);
+  return ec ? fs::path() : dir;
+}
+
+}  // namespace
 
 TEST_CASE("a prepared layer is there when it is asked for, and counts as misses read in time") {
   const StreamFixture f("ahead-prepare");
@@ -218,4 +234,64 @@ TEST_CASE("without readers nothing is read ahead") {
   REQUIRE(f.right(1, 0, cache.get(LayerId{1}, ExpertId{0}).view()));
   REQUIRE(cache.counters().bytes_read == f.record_bytes());
   REQUIRE(cache.counters().ahead_in_time == 0);
+}
+
+TEST_CASE("a drive that does not answer keeps no other drive waiting") {
+  const struct Folder {
+    fs::path path = memory_dir("ahead-drives");
+    ~Folder() {
+      std::error_code ec;
+      if (!path.empty()) fs::remove_all(path, ec);
+    }
+  } folder;
+  const fs::path& elsewhere = folder.path;
+  if (elsewhere.empty()) {
+    waste::test::skipped("no second file system to put banks on");
+    return;
+  }
+  // Layer 2 on another drive than layers 1 and 3.
+  StreamFixture f("ahead-drives", 12);
+  const std::string name = "experts-L2.bin";
+  fs::copy_file(f.directory / name, elsewhere / name, fs::copy_options::overwrite_existing);
+  fs::remove(f.directory / name);
+  fs::create_symlink(elsewhere / name, f.directory / name);
+  const waste::Container striped = waste::Container::open(f.directory);
+  const auto& banks = striped.banks();
+  if (banks[0].device() == banks[1].device()) {
+    waste::test::skipped("no second file system to put banks on");
+    return;
+  }
+  for (const unsigned readers : {1u, 2u}) {
+    CacheOptions options = f.options(36);
+    options.ahead.readers = readers;
+    options.ahead.depth = 3;
+    ExpertCache cache(striped, options);
+    Gate gate;
+    std::atomic<int> held{0};
+    const int stuck = banks[0].file().native_handle();
+    const FaultyDisk disk([&](const DiskRead& r) {
+      if (r.fd == stuck) {
+        ++held;
+        gate.pass();
+      }
+      return r.pass();
+    });
+    // More than the depth of the first drive, so that a common one would be used up.
+    cache.prepare(LayerId{1}, ids({0, 1, 2, 3, 4, 5}));
+    cache.expect(LayerId{2}, ids({7, 8, 9}));
+    REQUIRE(eventually([&] { return held == static_cast<int>(readers); }));
+    REQUIRE(eventually([&] { return cache.counters().bytes_read == 3 * f.record_bytes(); }));
+    REQUIRE(cache.status().drives == 2);
+    REQUIRE(cache.status().readers == 2 * readers);
+    REQUIRE(cache.status().depth == 6);
+    for (const std::uint32_t e : {7u, 8u, 9u}) {
+      REQUIRE(f.right(2, e, cache.get(LayerId{2}, ExpertId{e}).view()));
+    }
+    REQUIRE(cache.counters().ahead_in_time == 3);
+    gate.open();
+    for (std::uint32_t e = 0; e < 6; ++e) {
+      REQUIRE(f.right(1, e, cache.get(LayerId{1}, ExpertId{e}).view()));
+    }
+    REQUIRE(cache.counters().misses == 9);
+  }
 }

@@ -60,6 +60,7 @@ struct ConvertOptions {
   std::uint64_t commit_bytes = std::uint64_t{256} << 20;  ///< trunk bytes between two commits
   /// Called before and after every unit of work, from one thread at a time; may throw to cancel.
   std::function<void(const ConvertProgress&)> progress;
+  std::vector<std::filesystem::path> drives;  ///< take the banks in turn, see io::Drives
 };
 
 struct ConvertReport {
@@ -106,6 +107,9 @@ struct ConvertReport {
 /// are), and the experts' records bear record_flags::has_substitute; nothing else of the container
 /// changes.
 ///
+/// With `drives`, banks are written there and the container has links to them; with `replace` those
+/// of the container in the way are removed from these drives.
+///
 /// Throws Error: exists (a container or foreign files are in the way), mismatch (the unfinished
 /// conversion there has another plan; the message says which option), no_space, out_of_range (a
 /// weight that is not finite), and what Checkpoint::open and the writers throw.
@@ -115,10 +119,11 @@ ConvertReport convert(const std::filesystem::path& source, const std::filesystem
 /// Joins slices of one conversion, made on any machines with the same options and copied or mounted
 /// here: directories of runs with `layers` that cover every layer once, and of one with
 /// `trunk_only`. The container is byte for byte that of a single run. Files are linked where the
-/// file system can and copied otherwise; the parts stay. After a kill the same call continues.
-/// Throws Error: bad_argument (no parts), missing (a directory that is no slice; a layer or the
-/// trunk that is in none), duplicate (a layer in two), mismatch (slices with other options or
-/// another source), exists as convert(), and what the writers throw.
+/// file system can and copied otherwise; banks on other drives stay there and get a second link;
+/// the parts stay. After a kill the same call continues. Throws Error: bad_argument (no parts),
+/// missing (a directory that is no slice; a layer or the trunk that is in none), duplicate (a layer
+/// in two), mismatch (slices with other options or another source), exists as convert(), and what
+/// the writers throw.
 ConvertReport merge(const std::filesystem::path& destination,
                     const std::vector<std::filesystem::path>& parts);
 

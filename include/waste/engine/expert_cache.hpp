@@ -71,6 +71,7 @@ struct CacheStatus {
   std::size_t look_ahead = 0;    ///< experts guessed per layer; 0 where guessing is of no use
   io::Verify verify = io::Verify::off;  ///< of the banks
   bool direct_io = false;  ///< every bank bypasses the page cache, as a real read has proved
+  unsigned drives = 0;     ///< that hold the banks; each has its own share of the readers
 };
 
 /// Experts of one container in a fixed number of record-sized slots. Thread-safe; any number of

@@ -15,10 +15,13 @@ namespace waste::engine {
 ///   warm   experts worth having before anyone asks (ExpertCache::warm).
 /// A caller never waits for a read that has not begun: it makes that read itself.
 struct ReadAheadOptions {
-  /// Threads that read. 0: every read is made by the caller that needs the record.
+  /// Threads that read, for each drive that holds banks: a drive that is slow, or has much to
+  /// read, keeps the others waiting for nothing. 0: every read is made by the caller that needs the
+  /// record.
   unsigned readers = 2;
-  /// Records read ahead, or being read, that nobody has asked for yet: at most so many. They take
-  /// slots of the budget, at most a quarter of it together with those of concurrent callers.
+  /// Records read ahead, or being read, that nobody has asked for yet: at most so many from each
+  /// drive. They take slots of the budget, at most a quarter of it together with those of
+  /// concurrent callers.
   std::size_t depth = 8;
   /// Experts guessed for the next layer; 0: none.
   std::size_t look_ahead = 6;
@@ -34,9 +37,9 @@ struct Places {
   std::size_t kept = 0;   ///< records that stay
   std::size_t ahead = 0;  ///< records read ahead at most
 };
-/// `slots` places in a cache of `keys` experts whose callers hold `concurrent` at once (at least
-/// 1).
+/// `slots` places in a cache of `keys` experts on `drives` drives whose callers hold `concurrent`
+/// at once (at least 1).
 Places places_of(std::size_t slots, std::size_t keys, std::size_t concurrent,
-                 const ReadAheadOptions& ahead) noexcept;
+                 const ReadAheadOptions& ahead, std::size_t drives = 1) noexcept;
 
 }  // namespace waste::engine

@@ -35,6 +35,7 @@ struct ReplayOptions {
   std::size_t concurrent = 1;  ///< threads of the run
   /// Of the run, for the places that they take: the replay itself reads nothing ahead.
   ReadAheadOptions ahead = {.readers = 0};
+  std::size_t drives = 1;  ///< that hold the run's container
 };
 
 /// Hits of each token when an ExpertCache answers the trace: for each layer prepare() with the

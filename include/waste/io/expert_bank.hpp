@@ -92,6 +92,8 @@ class ExpertBank {
   const format::RecordLayout& layout() const noexcept { return layout_; }
   std::uint32_t codebook_base() const noexcept { return entry_.codebook_base; }
   const File& file() const noexcept { return file_; }
+  /// Number of the drive (file system) that holds the file.
+  std::uint64_t device() const noexcept { return identity_.device; }
   Verify verify() const noexcept { return options_.verify_records; }
 
   /// One expert in memory of its own: one pread, header checked, crc32 as verify() says.
