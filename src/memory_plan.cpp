@@ -11,6 +11,8 @@
 namespace waste::engine {
 namespace {
 
+constexpr std::uint64_t program_bytes = 7u << 20;
+constexpr std::uint64_t thread_bytes = 128u << 10;
 constexpr std::uint64_t longest_context = std::uint64_t{1} << 28;
 
 std::uint64_t table_bytes(const format::ExpertQuant& q, std::uint64_t cols) noexcept {
@@ -63,6 +65,7 @@ MemoryPlan plan_memory(const format::Manifest& manifest, const PlanOptions& opti
   out.kda_state_bytes = kda.value();
   out.mla_state_bytes = mla.value();
   out.scratch_bytes = scratch_bytes(manifest, options);
+  out.program_bytes = program_bytes + options.threads * thread_bytes;
   out.record_bytes = manifest.layout.record_bytes;
   out.floor_records = 2 * std::uint64_t{m.num_experts_per_token};
   out.working_set_records = std::uint64_t{m.num_experts_per_token} * m.moe_layers();

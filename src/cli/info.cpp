@@ -322,6 +322,7 @@ void print_plan(const PlanArguments& a, const engine::MemoryPlan& plan,
   size_line("KDA state", plan.kda_state_bytes);
   size_line("MLA cache", plan.mla_state_bytes);
   size_line("scratch", plan.scratch_bytes);
+  size_line("the program itself", plan.program_bytes);
   size_line(grouped(plan.floor_records) + " records of experts",
             plan.floor_records * plan.record_bytes);
   size_line("floor", plan.floor_bytes(), "the least that runs");

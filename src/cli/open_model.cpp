@@ -40,7 +40,8 @@ std::string text_of(const engine::MemoryPlan& plan) {
   return "weights in memory " +
          std::to_string(plan.trunk_bytes + plan.codebook_bytes + plan.substitute_bytes) +
          " bytes, state " + std::to_string(plan.state_bytes()) + ", scratch " +
-         std::to_string(plan.scratch_bytes) + ", at least " + std::to_string(plan.floor_records) +
+         std::to_string(plan.scratch_bytes) + ", the program " +
+         std::to_string(plan.program_bytes) + ", at least " + std::to_string(plan.floor_records) +
          " experts " + std::to_string(plan.floor_records * plan.record_bytes);
 }
 

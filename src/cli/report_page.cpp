@@ -89,7 +89,7 @@ std::string plan_part(const JsonValue& plan) {
   const std::vector<std::pair<std::string, const char*>> parts = {
       {"resident trunk", "trunk_bytes"}, {"codebooks", "codebook_bytes"},
       {"KDA state", "kda_state_bytes"},  {"attention cache", "mla_state_bytes"},
-      {"scratch", "scratch_bytes"},
+      {"scratch", "scratch_bytes"},      {"the program", "program_bytes"},
   };
   std::vector<std::pair<std::string, double>> fixed_parts;
   Table table("plan", {"memory", "bytes"});

@@ -132,7 +132,8 @@ TEST_CASE("a plan is the sum of its parts", "[plan]") {
   CHECK(p.all_records == 15);
   CHECK(p.record_bytes == 24576);
   CHECK(p.floor_bytes() == p.trunk_bytes + p.codebook_bytes + p.kda_state_bytes +
-                               p.mla_state_bytes + p.scratch_bytes + 4 * 24576);
+                               p.mla_state_bytes + p.scratch_bytes + p.program_bytes + 4 * 24576);
+  CHECK(p.program_bytes == (7 << 20) + (128 << 10));
   CHECK(p.recommended_bytes() == p.floor_bytes() + 3 * 6 * 24576);
   CHECK(p.everything_bytes() == p.fixed_bytes() + 15 * 24576);
   // Tables of the two inputs and of one thread's down product, and no more than a few vectors.

@@ -21,8 +21,9 @@ struct PlanOptions {
 ///   scratch        activations of one token and lookup tables in f32: two shared by a layer's
 ///                  experts (gate, up), one per thread (down). An estimate, a few MB
 ///   substitutes    their records and codebooks, where asked for
-///   floor          trunk + codebooks + substitutes + state + scratch + 2 * top_k records: below it
-///                  nothing runs
+///   program        code and libraries of the command, manifest, allocator: 7 MiB as measured, and
+///                  128 KiB for each thread that computes
+///   floor          all of these and 2 * top_k records: below it nothing runs
 ///   working set    top_k records of every MoE layer: what one token reads
 ///   recommended    floor + 3 working sets
 struct MemoryPlan {
@@ -32,6 +33,7 @@ struct MemoryPlan {
   std::uint64_t kda_state_bytes = 0;
   std::uint64_t mla_state_bytes = 0;
   std::uint64_t scratch_bytes = 0;
+  std::uint64_t program_bytes = 0;
   std::uint64_t record_bytes = 0;
   std::uint64_t floor_records = 0;        ///< 2 * top_k
   std::uint64_t working_set_records = 0;  ///< top_k * MoE layers
@@ -39,7 +41,8 @@ struct MemoryPlan {
 
   std::uint64_t state_bytes() const noexcept { return kda_state_bytes + mla_state_bytes; }
   std::uint64_t fixed_bytes() const noexcept {
-    return trunk_bytes + codebook_bytes + substitute_bytes + state_bytes() + scratch_bytes;
+    return trunk_bytes + codebook_bytes + substitute_bytes + state_bytes() + scratch_bytes +
+           program_bytes;
   }
   std::uint64_t floor_bytes() const noexcept {
     return fixed_bytes() + floor_records * record_bytes;
