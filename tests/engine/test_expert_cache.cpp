@@ -258,3 +258,37 @@ TEST_CASE("caches know nothing of each other") {
   for (std::uint32_t e = 0; e < 5; ++e) b.get(LayerId{2}, ExpertId{e});
   REQUIRE(same_expert(held.view(), container.bank(LayerId{1}).read(ExpertId{0}).view()));
 }
+
+TEST_CASE("a policy that is only named knows the container's layers") {
+  const Container container = Container::open(write_container("cache-layers"));
+  CacheOptions named;
+  named.budget_bytes = 6 * container.banks().front().record_bytes();
+  named.policy = waste::engine::Policy::fitted_score;
+  named.ahead.readers = 0;
+  CacheOptions told = named;
+  told.make_policy = waste::engine::policy_of_layers(waste::engine::Policy::fitted_score,
+                                                     container.model().num_experts);
+  CacheOptions untold = named;
+  untold.make_policy = [](std::size_t keys) {
+    return waste::engine::make_policy(waste::engine::Policy::fitted_score, keys);
+  };
+  const auto hits = [&](const CacheOptions& options) {
+    ExpertCache cache(container, options);
+    std::vector<std::uint64_t> out;
+    std::uint32_t random = 1;
+    for (int token = 0; token < 200; ++token) {
+      cache.begin_token();
+      for (const auto& bank : container.banks()) {
+        for (int k = 0; k < 2; ++k) {
+          random = random * 1664525u + 1013904223u;
+          const std::uint32_t e = std::min((random >> 8) % 5, (random >> 20) % 5);
+          cache.get(bank.layer(), ExpertId{e});
+        }
+      }
+      out.push_back(cache.counters().hits);
+    }
+    return out;
+  };
+  CHECK(hits(named) == hits(told));
+  CHECK(hits(named) != hits(untold));
+}

@@ -37,6 +37,8 @@ TEST_CASE("record sizes are the specification's", "[layout]") {
       {vq3r, {1024, 2304}, 2654208, 8704, 2666496},
       {vq4p, {1024, 2304}, 2654208, 8704, 2666496},
       {vq2r, {1024, 2304}, 1769472, 8704, 1781760},
+      {sub1, {3072, 3584}, 4128768, 19456, 4149248},
+      {sub1, {1024, 2304}, 884736, 8704, 897024},
   };
   for (const auto& c : cases) {
     const RecordLayout l = layout_of(c.quant, c.shape);
@@ -200,7 +202,10 @@ TEST_CASE("expert_quant holds what the format can", "[layout]") {
   CHECK(code([](ExpertQuant& q) { q.index_block = 32; }).code == Errc::unsupported);
   CHECK(code([](ExpertQuant& q) { q.index_bits = 7; }).code == Errc::unsupported);
   CHECK(code([](ExpertQuant& q) { q.fmt = Fmt::vq4p; }).code == Errc::mismatch);
-  CHECK(code([](ExpertQuant& q) { q.fmt = Fmt::sub1; }).code == Errc::mismatch);
+  CHECK(code([](ExpertQuant& q) { q.fmt = Fmt::sub1; }).code == Errc::unsupported);
+  CHECK(code([](ExpertQuant& q) { q.stages = 1; }, sub1).ok());
+  CHECK(code([](ExpertQuant& q) { q.stages = 2; }, sub1).code == Errc::unsupported);
+  CHECK(code([](ExpertQuant& q) { q.index_bits = 6; }, sub1).code != Errc::ok);
   CHECK(code([](ExpertQuant& q) { q.entries = 65; }, vq4p).code == Errc::out_of_range);
   CHECK(code([](ExpertQuant& q) { q.stages = 3; }, vq4p).code == Errc::unsupported);
   CHECK(code([](ExpertQuant& q) { q.fmt = Fmt::vq3r; }, vq4p).code == Errc::mismatch);
