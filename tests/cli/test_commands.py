@@ -99,6 +99,29 @@ def main():
     rates = [json.loads(run(waste, "eval", m, heldout, "--json").stdout)["bits_per_byte"] for m in (source, container)]
     check(0.9 < rates[0] < 1.6 and rates[0] - 0.01 < rates[1] < rates[0] + 0.06, f"bits per byte {rates}")
 
+    coarse = scratch / "coarse.waste"
+    made = json.loads(run(waste, "convert", source, coarse, "--effort", "fast", "--substitutes", "--json", "-q").stdout)
+    check(made["substitute_bytes"] == 120 * 12288, f"substitutes of 120 experts: {made['substitute_bytes']} bytes")
+    check(0.5 < made["relative_substitute_error"]["up"] < 0.6, "a substitute is about half of its expert off")
+    verify = json.loads(run(waste, "verify", coarse, "--source", source, "--json", "-q").stdout)
+    check(verify["ok"] and verify["records"] == 240, "verify audits substitutes too")
+    check(run(waste, "run", coarse, prompt, "-n", "24").stdout == base, "substitutes that nobody asks for change nothing")
+    slow = ["eval", coarse, heldout, "--max-tokens", "700", "--cache", "1MB", "--disk-delay", "3", "--json"]
+    exact = json.loads(run(waste, *slow).stdout)
+    late = json.loads(run(waste, *slow, "--substitute-after", "0").stdout)
+    check(exact["cache"]["substituted"] == 0 and late["cache"]["substituted"] > 100, f"counted: {late['cache']}")
+    check(exact["bits_per_byte"] < late["bits_per_byte"] < exact["bits_per_byte"] + 0.1, "substitutes cost a little")
+    none = run(waste, "run", container, prompt, "--substitute-after", "5", code=1).stderr
+    check("convert with --substitutes" in none, f"no substitutes, no answer: {none}")
+    floor = json.loads(run(waste, "plan", coarse, "--json").stdout)["floor_bytes"]
+    with_them = json.loads(run(waste, "plan", coarse, "--substitutes", "--json").stdout)
+    check(with_them["floor_bytes"] == floor + with_them["substitute_bytes"], "substitutes are in the plan")
+    check(with_them["substitute_bytes"] == 120 * 12288 + 5 * 3 * 8192, "at their size in memory")
+    check(run(waste, "run", coarse, prompt, "-n", "24", "--budget", floor).stdout == base, "the floor runs")
+    for more, least in ([], floor), (["--substitute-after", "9"], with_them["floor_bytes"]):
+        short = run(waste, "run", coarse, prompt, "--budget", least - 1, *more, code=1).stderr
+        check(str(least) in short and "scratch" in short, f"a byte below the floor is refused with the numbers: {short}")
+
     shown = run(example, container).stdout
     check(shown.startswith("160 x 128, y[0] = "), f"the example prints {shown!r}")
 
