@@ -146,6 +146,8 @@ std::vector<Damage> damages(const Subject& s) {
                  {"book infinity", books, of_book(16, 0x7c00, 2), Errc::bad_field, "codebook"},
                  {"book NaN", books, of_book(16 + 16 * q.entries - 2, 0x7c01, 2), Errc::bad_field,
                   "codebook"},
+                 {"another finite entry", books, [=](Bytes& b) { b[book + 16] ^= 1; },
+                  Errc::checksum, "crc32"},
                  {"zeroed book in use", books,
                   [=](Bytes& b) { std::memset(b.data() + book, 0, 16 + 16 * q.entries); },
                   Errc::bad_magic, "magic"},
@@ -169,6 +171,12 @@ std::vector<Damage> damages(const Subject& s) {
                   Errc::bad_field, "scale"},
                  {"padding code", trunk, in_trunk(grouped->off + row - 1, 0x98, 1), Errc::bad_field,
                   "padding"},
+                 {"another F32 value", trunk, [=](Bytes& b) { b[f32->off] ^= 1; }, Errc::checksum,
+                  f32->name.c_str()},
+                 {"another code", trunk, [=](Bytes& b) { b[grouped->off] ^= 1; }, Errc::checksum,
+                  grouped->name.c_str()},
+                 {"another group scale", trunk, [=](Bytes& b) { b[grouped->scale_off] ^= 1; },
+                  Errc::checksum, grouped->name.c_str()},
                  {"short trunk", trunk, [](Bytes& b) { b.pop_back(); }, Errc::truncated, "size"},
                  {"long trunk", trunk, [](Bytes& b) { b.push_back(0); }, Errc::mismatch, "size"},
              });
@@ -311,8 +319,9 @@ TEST_CASE("with the source, weights that are sound bytes but not its weights are
   const format::TrunkEntry* f32 = s.manifest.tensor("model.norm.weight");
   dir = damaged(s, "trunk.bin", [&](Bytes& b) { b[f32->off] ^= 1; });
   report = convert::verify(dir, o);
-  CHECK(report.findings_total == 1);
-  CHECK(report.findings.front().message.find("model.norm.weight is") != std::string::npos);
+  REQUIRE(report.findings_total == 2);
+  CHECK(report.findings[0].fault.code == Errc::checksum);  // checksums.json knows the tensor
+  CHECK(report.findings[1].message.find("model.norm.weight is") != std::string::npos);
 
   // The source of another model, and this model's with one tensor more in the container.
   SmallSource other;
