@@ -59,6 +59,13 @@ std::optional<std::uint32_t> Checksums::of_codebook(std::size_t id) const noexce
   return codebooks[id];
 }
 
+std::optional<std::uint32_t> Checksums::of_file(std::string_view name) const noexcept {
+  const auto it =
+      std::find_if(files.begin(), files.end(), [&](const auto& f) { return f.first == name; });
+  if (it == files.end()) return std::nullopt;
+  return it->second;
+}
+
 std::optional<Checksums> read_checksums(const std::filesystem::path& directory) {
   const std::filesystem::path path = directory / checksums_file;
   std::error_code ec;
@@ -82,13 +89,21 @@ std::optional<Checksums> read_checksums(const std::filesystem::path& directory) 
   for (const JsonValue& crc : *codebooks->as_array()) {
     out.codebooks.push_back(number(crc, "codebooks", path.string()));
   }
-  const JsonValue* substitutes = json.find("substitute_codebooks");
-  if (substitutes == nullptr) return out;
-  if (!substitutes->is_array()) {
-    throw Error(fault(Errc::bad_field, "substitute_codebooks"), path.string());
+  if (const JsonValue* substitutes = json.find("substitute_codebooks")) {
+    if (!substitutes->is_array()) {
+      throw Error(fault(Errc::bad_field, "substitute_codebooks"), path.string());
+    }
+    for (const JsonValue& crc : *substitutes->as_array()) {
+      out.substitute_codebooks.push_back(number(crc, "substitute_codebooks", path.string()));
+    }
   }
-  for (const JsonValue& crc : *substitutes->as_array()) {
-    out.substitute_codebooks.push_back(number(crc, "substitute_codebooks", path.string()));
+  if (const JsonValue* files = json.find("files")) {
+    if (!files->is_object()) throw Error(fault(Errc::bad_field, "files"), path.string());
+    for (const std::string_view name : summed_files) {
+      if (const JsonValue* crc = files->find(name)) {
+        out.files.emplace_back(name, number(*crc, "files", path.string()));
+      }
+    }
   }
   return out;
 }
@@ -107,7 +122,18 @@ Checksums compute_checksums(const std::filesystem::path& directory,
   if (std::error_code ec; std::filesystem::exists(substitutes, ec)) {
     out.substitute_codebooks = crcs_of_codebooks(substitutes, format::sub1, piece);
   }
+  for (const std::string_view name : summed_files) {
+    if (std::error_code ec; std::filesystem::exists(directory / name, ec)) {
+      out.files.emplace_back(name, file_crc(directory / name));
+    }
+  }
   return out;
+}
+
+std::uint32_t file_crc(const std::filesystem::path& path) {
+  const File file = File::open(path);
+  std::vector<std::uint8_t> piece;
+  return crc_of(file, 0, file.size(), piece);
 }
 
 std::string dump_checksums(const Checksums& sums) {
@@ -120,6 +146,11 @@ std::string dump_checksums(const Checksums& sums) {
   if (!sums.substitute_codebooks.empty()) {
     out.set("substitute_codebooks", JsonValue(JsonValue::Array(sums.substitute_codebooks.begin(),
                                                                sums.substitute_codebooks.end())));
+  }
+  if (!sums.files.empty()) {
+    JsonValue files(JsonValue::Object{});
+    for (const auto& [name, crc] : sums.files) files.as_object()->emplace_back(name, crc);
+    out.set("files", std::move(files));
   }
   return dump_json(out, 1);
 }

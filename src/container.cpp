@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "waste/io/checksums.hpp"
+#include "waste/io/crc32.hpp"
 #include "waste/io/file.hpp"
 
 namespace waste::io {
@@ -13,11 +14,17 @@ Container Container::open(const std::filesystem::path& directory, const OpenOpti
   const auto state = std::make_shared<State>();
   state->directory = directory;
   const auto manifest_path = directory / "manifest.json";
-  state->manifest = format::parse_manifest(read_text(manifest_path, format::limits::manifest_bytes),
-                                           manifest_path.string());
+  const std::string text = read_text(manifest_path, format::limits::manifest_bytes);
+  state->manifest = format::parse_manifest(text, manifest_path.string());
   const format::Manifest& m = state->manifest;
   std::optional<Checksums> sums;
   if (options.verify_checksums) sums = read_checksums(directory);
+  if (const auto want = sums ? sums->of_file("manifest.json") : std::nullopt) {
+    const std::uint32_t crc =
+        crc32({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
+    check(crc != *want ? fault(Errc::checksum, "crc32", crc, *want) : Fault{},
+          manifest_path.string(), checksums_file);
+  }
   state->codebooks = std::make_shared<const Codebooks>(
       Codebooks::load(directory / "codebooks.bin", m.expert_quant, m.layers, codebook_crcs(sums)));
   state->banks.reserve(m.layers.size());

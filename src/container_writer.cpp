@@ -354,8 +354,11 @@ void ContainerWriter::finish() {
   }
   if (!has_trunk()) missing("trunk.bin");
   for (const BankSet set : sets) join_codebooks(set);
-  write_side_file(checksums_file, dump_checksums(compute_checksums(directory_, manifest_)));
-  write_atomically(directory_ / "manifest.json", format::dump_manifest(manifest_));
+  const std::string manifest = format::dump_manifest(manifest_);
+  Checksums sums = compute_checksums(directory_, manifest_);
+  sums.files.emplace(sums.files.begin(), "manifest.json", crc32(as_bytes(manifest)));
+  write_side_file(checksums_file, dump_checksums(sums));
+  write_atomically(directory_ / "manifest.json", manifest);
   remove_parts(directory_);
 }
 

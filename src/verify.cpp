@@ -43,6 +43,7 @@ class Verifier {
     describe();
     if (source_) report_.compared = same_model();
     guard([&] { sums_ = io::read_checksums(directory_); });
+    files();
     banks({directory_ / "codebooks.bin", manifest_.layout, manifest_.layers,
            io::codebook_crcs(sums_), report_.expert_limit, report_.experts_error});
     substitutes();
@@ -131,6 +132,19 @@ class Verifier {
                 "the source has another model, its weights cannot be compared"));
     }
     return same;
+  }
+
+  /// Whole files that checksums.json knows.
+  void files() {
+    if (!sums_) return;
+    for (const auto& [name, want] : sums_->files) {
+      guard([&, &file = name, want = want] {
+        const std::uint32_t crc = io::file_crc(directory_ / file);
+        if (crc == want) return;
+        throw Error(fault(Errc::checksum, "crc32", crc, want), (directory_ / file).string(),
+                    io::checksums_file);
+      });
+    }
   }
 
   void banks(const Set& set) {

@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 using test::Random;
 
 inline bool container(const World& w) { return !w.source; }
+inline bool files_summed(const World& w) { return w.files_summed(); }
 inline bool source(const World& w) { return w.source; }
 inline bool packed(const World& w) { return w.source && w.name == "mxfp4"; }
 inline bool few_entries(const World& w) {
@@ -61,6 +62,13 @@ inline void flip(Bytes& b, std::size_t at, Random& r) {
   b[at] ^= static_cast<std::uint8_t>(1u << r.below(8));
 }
 inline std::uint32_t u32(const Bytes& b, std::size_t at) { return load_le<std::uint32_t>(&b[at]); }
+
+/// One bit of a file that checksums.json has the crc32 of.
+inline Hurt summed_bit(const World& w, const std::string& file, Random& r) {
+  Bytes b = w.files.at(file);
+  flip(b, r.below(b.size()), r);
+  return hurt(file, b, Errc::ok);
+}
 
 /// A random number of a JSON text at or behind `from`, replaced.
 inline std::string another_number(std::string text, std::size_t from, Random& r) {

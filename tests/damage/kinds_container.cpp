@@ -237,6 +237,8 @@ const std::vector<Kind>& container_kinds() {
       {"manifest: a value that is refused", container, manifest_value},
       {"manifest: a bank's name that leaves the folder", container, bank_name},
       {"manifest: another number in the layout", container, dimension},
+      {"manifest: one bit", files_summed,
+       [](const World& w, Random& r) { return summed_bit(w, "manifest.json", r); }},
       {"manifest: no regular file", container, gone("manifest.json")},
       {"record: header byte", container, header_byte},
       {"record: index byte", container,

@@ -185,6 +185,10 @@ const std::vector<Kind>& side_kinds() {
   static const std::vector<Kind> all = {
       {"checksums.json", container, checksums},
       {"tokenizer ranks", container, ranks},
+      {"tokenizer ranks or specials: one bit", files_summed,
+       [](const World& w, Random& r) {
+         return summed_bit(w, r.below(4) == 0 ? "specials.json" : "tokenizer.model", r);
+       }},
       {"specials.json", container, specials},
       {"chat.json", container, chat},
       {"usage.waste (hints)", container, hints},

@@ -55,7 +55,9 @@ World container(const fs::path& root, const std::string& name, const TinySpec& s
   const auto m = format::parse_manifest(test::read_bytes(w.dir / "manifest.json"), "manifest.json");
   put(w.dir / "specials.json", R"([{"id": 300, "text": "<|end|>"}, {"id": 301, "text": "<|x|>"}])");
   put(w.dir / "chat.json", R"({"user": ["<|x|>", "<|end|>"], "open": "<|x|>"})");
-  put(w.dir / io::checksums_file, io::dump_checksums(io::compute_checksums(w.dir, m)));
+  io::Checksums sums = io::compute_checksums(w.dir, m);
+  if (!w.files_summed()) sums.files.clear();
+  put(w.dir / io::checksums_file, io::dump_checksums(sums));
   format::UsageLog log;
   log.clock = 40;
   log.entries = {{1, 0, 5, 39, 0}, {1, 2, 3, 20, 0}, {2, 1, 9, 40, 0}};

@@ -24,6 +24,9 @@ struct World {
   std::map<std::string, Bytes> files;  ///< all of the folder
   std::filesystem::path dir;           ///< where they lie
 
+  /// Whether checksums.json has the crc32 of manifest and tokenizer files: containers with
+  /// index_block 0 have one as older conversions wrote it.
+  bool files_summed() const { return !source && tiny.spec.index_block != 0; }
   std::vector<std::string> named(const std::string& stem) const;  ///< files whose names begin so
 };
 

@@ -55,6 +55,15 @@ TEST_CASE("what is no trace is refused", "[trace]") {
   CHECK(code_of("{\"layers\": [[1.5]]}") == Errc::bad_field);
   CHECK(code_of("{\"layers\": [[65536]]}") == Errc::out_of_range);
   CHECK(code_of("{\"layers\": [[65535]]}") == Errc::ok);
+  // What a replay would keep a number of for each layer and expert is bounded.
+  const auto layers = [](std::size_t n, const std::string& expert) {
+    std::string text = "{\"layers\": [[" + expert;
+    for (std::size_t i = 1; i < n; ++i) text += "],[" + expert;
+    return text + "]]}";
+  };
+  CHECK(code_of(layers(4097, "0")) == Errc::out_of_range);
+  CHECK(code_of(layers(4096, "1023")) == Errc::ok);
+  CHECK(code_of(layers(4096, "1024")) == Errc::out_of_range);
   CHECK(code_of("{\"layers\": [[1], [2]]}\n{\"layers\": [[1]]}") == Errc::mismatch);
 }
 

@@ -6,6 +6,7 @@
 #include "support/catch.hpp"
 #include "support/golden.hpp"
 #include "support/tiny_container.hpp"
+#include "waste/convert/verify.hpp"
 #include "waste/io/checksums.hpp"
 #include "waste/io/container.hpp"
 #include "waste/io/file.hpp"
@@ -135,12 +136,56 @@ TEST_CASE("checksums are zlib's crc32 of every tensor and codebook record") {
     CHECK(sums.of_codebook(i) == zlib_crc(books.data() + i * 4112, 4112));
   }
   CHECK_FALSE(sums.of_codebook(sums.codebooks.size()));
+  const Bytes& ranks = tiny.files.at("tokenizer.model");
+  const std::string text = waste::io::read_text(dir / "manifest.json", 1 << 20);
+  REQUIRE(sums.files.size() == 2);
+  CHECK(sums.of_file("tokenizer.model") == zlib_crc(ranks.data(), ranks.size()));
+  CHECK(sums.of_file("manifest.json") ==
+        zlib_crc(reinterpret_cast<const std::uint8_t*>(text.data()), text.size()));
+  CHECK_FALSE(sums.of_file("trunk.bin"));
 
   waste::io::write_atomically(dir / "checksums.json", waste::io::dump_checksums(sums));
   const auto again = waste::io::read_checksums(dir);
   REQUIRE(again);
   CHECK(again->trunk == sums.trunk);
   CHECK(again->codebooks == sums.codebooks);
+  CHECK(again->files == sums.files);
+}
+
+TEST_CASE(
+    "a manifest that still reads is compared with checksums.json, and small files by audits") {
+  TinyContainer tiny = waste::test::make_tiny(TinySpec::vq3r());
+  const fs::path dir = waste::test::scratch_dir("checksums-files");
+  tiny.write(dir);
+  const auto manifest = Container::open(dir).manifest();
+  waste::io::write_atomically(
+      dir / "checksums.json",
+      waste::io::dump_checksums(waste::io::compute_checksums(dir, manifest)));
+  CHECK(waste::convert::verify(dir).ok());
+
+  const std::string text = waste::io::read_text(dir / "manifest.json", 1 << 20);
+  const auto at = text.find("2.446");  // routed_scaling_factor: other answers, and no other sign
+  REQUIRE(at != std::string::npos);
+  poke(dir / "manifest.json", at + 2, 1);
+  const std::string what = message_of([&] { Container::open(dir); }, Errc::checksum);
+  CHECK(what.find("manifest.json") != std::string::npos);
+  CHECK_NOTHROW(Container::open(dir, {.verify_checksums = false}));
+  CHECK(waste::convert::verify(dir).findings_total == 1);
+  poke(dir / "manifest.json", at + 2, 1);
+
+  poke(dir / "tokenizer.model", 0, 1);
+  CHECK_NOTHROW(Container::open(dir));  // does not read it
+  auto report = waste::convert::verify(dir);
+  REQUIRE(report.findings_total == 1);
+  CHECK(report.findings[0].fault.code == Errc::checksum);
+  CHECK(report.findings[0].message.find("tokenizer.model") != std::string::npos);
+  fs::remove(dir / "tokenizer.model");
+  report = waste::convert::verify(dir);
+  REQUIRE(report.findings_total == 1);
+  CHECK(report.findings[0].fault.code == Errc::not_found);
+  waste::io::write_atomically(dir / "checksums.json",
+                              R"({"version": 1, "trunk": {}, "codebooks": [], "files": []})");
+  message_of([&] { Container::open(dir); }, Errc::bad_field);
 }
 
 TEST_CASE("an opened container's trunk and codebooks are compared with checksums.json") {

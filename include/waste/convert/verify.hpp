@@ -81,11 +81,11 @@ double trunk_error_limit(format::Fmt fmt) noexcept;
 
 /// Looks at everything in a container and goes on after each fault: the manifest; file sizes; every
 /// codebook; every record's header, crc32, index values, scales and padding; every trunk tensor's
-/// values, scales and padding; what checksums.json has of tensors and codebooks; substitutes, where
-/// any of their files is there (missing where records promise some and none is). With a source
-/// also: config equal, every trunk tensor of the source there with its shape, relative errors
-/// within their limits. Memory: one record and 64 rows of its matrices, per job; a megabyte of
-/// trunk; the codebooks.
+/// values, scales and padding; what checksums.json has of tensors, codebooks and small files;
+/// substitutes, where any of their files is there (missing where records promise some and none is).
+/// With a source also: config equal, every trunk tensor of the source there with its shape,
+/// relative errors within their limits. Memory: one record and 64 rows of its matrices, per job; a
+/// megabyte of trunk; the codebooks.
 ///
 /// Damage of the container is reported; throws Error only where the audit could not be done: no
 /// manifest.json (not_found), a source that cannot be read.
