@@ -88,7 +88,7 @@ for target in "${targets[@]}"; do
   echo "== $target for $seconds s"
   result=ok
   TIMEFORMAT='%U %S'
-  { time "$build/fuzz_$target" -max_total_time="$seconds" -timeout=10 -len_control=0 -rss_limit_mb=2048 \
+  { time "$build/fuzz_$target" -max_total_time="$seconds" -timeout=60 -len_control=0 -rss_limit_mb=2048 \
     -max_len=65536 -print_final_stats=1 -verbosity=1 -artifact_prefix="$build/found/$target-" \
     "$build/corpus/$target" "tests/fuzz/corpus/$target" >"$build/$target.log" 2>&1; } 2>"$build/$target.time" || result=found
   [ $result = ok ] || failed=1
