@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
 # Installs the system packages that building and testing need and that are missing (Debian, Ubuntu).
-# Usage: tests/install_dependencies.sh [build|test|cross]   (each includes the one before; cross: tests for AArch64)
+# Usage: tests/install_dependencies.sh [build|test|sanitize|cross]   (each includes build; sanitize and cross include test)
 set -eu
 what=${1:-build}
 packages="g++ meson ninja-build pkg-config libxsimd-dev libeigen3-dev nlohmann-json3-dev zlib1g-dev libcli11-dev libpcre2-dev"
 if [ "$what" != build ]; then
   packages="$packages catch2 libbenchmark-dev python3-numpy binutils"
+fi
+if [ "$what" = sanitize ]; then
+  packages="$packages valgrind"
 fi
 if [ "$what" = cross ]; then
   packages="$packages g++-aarch64-linux-gnu qemu-user zlib1g-dev:arm64 libpcre2-dev:arm64"
