@@ -68,19 +68,20 @@ std::uint32_t config_identity(const JsonValue& container_config);
 
 /// Writes a calibration file atomically (temporary file, fsync, rename). Layout, little-endian:
 ///
-///     0  u32 magic 0x4C414357 "WCAL"      24  u32 crc32 of the model's config
-///     (config_identity) 4  u32 version 1                    28  u32 MoE layers
-///     32  u32 experts a layer 8  u64 bytes of the file            36  u32
-///     entries (E)
-///    16  u64 tokens of the text           40  u32 crc32 of this header, 0
-///    here, and the table
-///                                         44  u32 0
-///    48  table: u64 uses [MoE layers][experts], then E entries of 32 bytes,
-///    ascending by (layer,
-///        site, expert): u16 layer, u16 expert (0xffff: all), u8 site, u8[3] 0,
-///        u32 cols, u32 block, u64 inputs seen, u32 crc32 of its sums, u32 0
-///        then the sums of each entry without gaps, f64, as
-///        quant::InputMoments::sums() has them
+///      0  u32  magic 0x4C414357 "WCAL"
+///      4  u32  version 1
+///      8  u64  bytes of the file
+///     16  u64  tokens of the text
+///     24  u32  crc32 of the model's config (config_identity)
+///     28  u32  MoE layers
+///     32  u32  experts a layer
+///     36  u32  entries (E)
+///     40  u32  crc32 of this header, 0 here, and the table
+///     44  u32  0
+///     48  table: u64 uses [MoE layers][experts], then E entries of 32 bytes, ascending by
+///         (layer, site, expert): u16 layer, u16 expert (0xffff: all), u8 site, u8[3] 0,
+///         u32 cols, u32 block, u64 inputs seen, u32 crc32 of its sums, u32 0
+///     then the sums of each entry without gaps, f64, as quant::InputMoments::sums() has them
 ///
 /// Throws Error: bad_argument for moments that `model` has no site for, io, no_space.
 void write_calibration(const std::filesystem::path& path, const format::ModelConfig& model,
