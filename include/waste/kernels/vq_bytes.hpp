@@ -103,9 +103,11 @@ struct vq_bytes {
     }
   }
 
-  /// `n` positions of up to 64 rows of a matrix without blocks, brought into a block's order.
+  /// `n` positions of up to 64 rows of a matrix without blocks, brought into a block's order; rows
+  /// that are missing count as index 0.
   static WASTE_INLINE void gather_rows(const std::uint8_t* from, std::size_t row_bytes,
                                        std::size_t rows, std::size_t n, std::uint8_t* to) noexcept {
+    if (rows < 64) __builtin_memset(to, 0, n * block_bytes);
     for (std::size_t r = 0; r < rows; ++r) {
       for (std::size_t v = 0; v < n; ++v) {
         for (std::size_t i = 0; i < run; ++i) {
