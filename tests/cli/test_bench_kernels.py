@@ -8,10 +8,12 @@ with bytes and weights worked out from the format.
 import json
 import pathlib
 import re
-import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from checks import check, print_passed, run  # noqa: E402
 
 waste, my_kernel, root = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3])
 HTML, SVG = "{http://www.w3.org/1999/xhtml}", "{http://www.w3.org/2000/svg}"
@@ -19,21 +21,6 @@ TIERS = {"baseline", "avx2", "avx512bw", "icelake", "neon64"}
 TOLERANCE = {"exact": 1e-6, "hilo14": 1e-3, "split8": 0.03}
 QUICK = ["--min-time", "0.001", "--repetitions", "1"]
 FILTER = "vq_matvec/VQ(3R|4P)/1024x2304/.*/hot/1$"
-checks = 0
-
-
-def run(*arguments, code=0):
-    done = subprocess.run([str(a) for a in arguments], capture_output=True, text=True)
-    if done.returncode != code:
-        sys.exit(f"{arguments}: exit code {done.returncode}, wanted {code}\n{done.stdout}{done.stderr}")
-    return done
-
-
-def check(condition, what):
-    global checks
-    checks += 1
-    if not condition:
-        sys.exit(f"failed: {what}")
 
 
 def near(a, b, tolerance):
@@ -133,7 +120,7 @@ def main():
     check("DIR" in run(waste, "bench", code=64).stderr, "bench without kernels wants a container")
     said = run(waste, "bench", "kernels", "--filter", FILTER, "--json", scratch / "no" / "such", "-q", *QUICK, code=1).stderr
     check("such" in said, f"an output that cannot be written is named: {said}")
-    print(f"{checks} checks passed")
+    print_passed()
 
 
 if __name__ == "__main__":

@@ -13,24 +13,11 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from checks import check, print_passed, run  # noqa: E402
+
 waste, example, root = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3])
 source = root / "examples/tiny_k3/checkpoint"
-checks = 0
-
-
-def run(*arguments, code=0, env=None):
-    command = [str(a) for a in arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(env or {})})
-    if done.returncode != code:
-        sys.exit(f"{' '.join(command)}: exit code {done.returncode}, wanted {code}\n{done.stdout}{done.stderr}")
-    return done
-
-
-def check(condition, what):
-    global checks
-    checks += 1
-    if not condition:
-        sys.exit(f"failed: {what}")
 
 
 def floats(path):
@@ -153,7 +140,7 @@ def main():
     for arguments in (["verify"], ["nonsense"], ["convert", source]):
         run(waste, *arguments, code=64)
     run(waste, "info", scratch / "nowhere", code=1)
-    print(f"{checks} checks passed")
+    print_passed()
 
 
 if __name__ == "__main__":

@@ -16,10 +16,12 @@ import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from checks import check, print_passed, run  # noqa: E402
+
 waste, root = sys.argv[1], pathlib.Path(sys.argv[2])
 source = root / "examples/tiny_k3/checkpoint"
 HTML, SVG = "{http://www.w3.org/1999/xhtml}", "{http://www.w3.org/2000/svg}"
-checks = 0
 
 KERNELS = [
     {"op": "read", "format": "-", "shape": "-", "tier": "-", "precision": "-", "cache": "ram", "threads": 1, "ns": 5.0e6,
@@ -31,20 +33,6 @@ TRACE = {"tokens": 300, "working_set_records": 208, "results": [
     {"policy": "lru", "cache": 208, "hit_rate": 0.234, "hit_rate_last_100": 0.25},
     {"policy": "a <b> & \"c\"", "cache": 416, "hit_rate": 0.5, "hit_rate_last_100": 0.75},
 ]}  # fmt: skip
-
-
-def run(*arguments, code=0):
-    done = subprocess.run([str(a) for a in arguments], capture_output=True, text=True)
-    if done.returncode != code:
-        sys.exit(f"{arguments}: exit code {done.returncode}, wanted {code}\n{done.stdout}{done.stderr}")
-    return done
-
-
-def check(condition, what):
-    global checks
-    checks += 1
-    if not condition:
-        sys.exit(f"failed: {what}")
 
 
 def cells(page, table):
@@ -223,7 +211,7 @@ def main():
     check(data["plan"] is None and "no plan for this family" in text, "a family without a memory plan has a page")
     check_refusals(container, scratch)
     shutil.rmtree(scratch)
-    print(f"{checks} checks passed")
+    print_passed()
 
 
 if __name__ == "__main__":

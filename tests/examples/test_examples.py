@@ -16,25 +16,17 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from checks import check, print_passed, run  # noqa: E402
+
 waste, root = sys.argv[1], pathlib.Path(sys.argv[2])
 example = {pathlib.Path(p).name.removeprefix("example_"): p for p in sys.argv[3:]}
 golden = root / "tests/data/golden"
-checks = 0
 
 
-def run(*arguments, code=0, env=None):
-    command = [str(a) for a in arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(env or {})})
-    if done.returncode != code:
-        sys.exit(f"{' '.join(command)}: exit code {done.returncode}, wanted {code}\n{done.stdout}{done.stderr}")
+def output(*arguments, code=0, env=None):
+    done = run(*arguments, code=code, env=env)
     return done.stdout if code == 0 else done.stderr
-
-
-def check(condition, what):
-    global checks
-    checks += 1
-    if not condition:
-        sys.exit(f"failed: {what}")
 
 
 def read_golden(name):
@@ -83,7 +75,7 @@ def custom_forward(scratch):
     check(excerpt in (root / "examples/custom_forward.cpp").read_text(), "README.md shows what the example says")
     want = read_golden("olmoe.safetensors")
     tokens = ",".join(map(str, want["tokens"]))
-    shown = run(program, container, tokens, scratch / "logits").splitlines()
+    shown = output(program, container, tokens, scratch / "logits").splitlines()
     got, logits = floats(scratch / "logits"), want["logits"]
     error = relative(got, logits)
     print(f"custom_forward: relative error {error:.2g} of {relative(want['logits_f32'], logits):.2g} in f32 NumPy")
@@ -104,8 +96,8 @@ def custom_forward(scratch):
     check("baseline" in bits and len(fused) <= 1, "tiers with fused multiply-add agree bit for bit")
     check(relative(floats(scratch / "baseline"), logits) < 1e-5, "the baseline tier is as close")
 
-    check("out of range, got 128" in run(program, container, "1,128", code=1), "a token past the vocabulary is refused")
-    check("not found" in run(program, scratch / "nowhere", "1", code=1), "a folder that is no container is refused")
+    check("out of range, got 128" in output(program, container, "1,128", code=1), "a token past the vocabulary is refused")
+    check("not found" in output(program, scratch / "nowhere", "1", code=1), "a folder that is no container is refused")
 
 
 def other_families(scratch):
@@ -117,22 +109,22 @@ def other_families(scratch):
     tokens = "1,17,599,42,42,3,256,77,8,123,0,311"
     for arch, quant in (("olmoe", "vq3r"), ("qwen3_moe", "vq4p")):
         source, container = scratch / arch, scratch / f"{arch}.waste"
-        run(python, "-B", oracle / "make_gqa_checkpoint.py", arch, source)
-        run(waste, "convert", source, container, "--format", quant, "--effort", "fast", "-q")
-        verify = json.loads(run(waste, "verify", container, "--source", source, "--json", "-q"))
+        output(python, "-B", oracle / "make_gqa_checkpoint.py", arch, source)
+        output(waste, "convert", source, container, "--format", quant, "--effort", "fast", "-q")
+        verify = json.loads(output(waste, "verify", container, "--source", source, "--json", "-q"))
         check(verify["ok"] and verify["records"] == 36, f"{arch}: {verify}")
         manifest = json.loads((container / "manifest.json").read_text())
         check(manifest["config"] == json.loads((source / "config.json").read_text()), f"{arch}: config verbatim")
-        run(example["custom_forward"], container, tokens, scratch / "logits")
+        output(example["custom_forward"], container, tokens, scratch / "logits")
         compare = ("--tokens", tokens, "--compare", scratch / "logits", "--rtol", "1e-5")
-        print(arch, run(python, "-B", oracle / "gqa_model.py", container, *compare).strip())
+        print(arch, output(python, "-B", oracle / "gqa_model.py", container, *compare).strip())
 
-        info = json.loads(run(waste, "info", container, "--json"))
+        info = json.loads(output(waste, "info", container, "--json"))
         check(info["family"] == arch and info["num_experts"] == 12, f"info: {info}")
-        check("8 heads on 2" in run(waste, "info", container), "info shows the heads")
+        check("8 heads on 2" in output(waste, "info", container), "info shows the heads")
         for arguments in (["run", container, "hello"], ["run", source, "hello"], ["plan", container],
                           ["logits", container, "--tokens", "1", "--out", scratch / "x", "--cache", "1MB"]):
-            refused = run(waste, *arguments, code=1)
+            refused = output(waste, *arguments, code=1)
             check(arch in refused and "Kimi-Linear and K3" in refused, f"{arguments[0]} is refused by name: {refused}")
 
 
@@ -150,7 +142,7 @@ def stream_experts():
             seen |= chosen
     requests, sums = tokens * layers * top_k, set()
     for records in (2, 5, layers * experts):
-        first, second, third = run(program, container, records, tokens).splitlines()
+        first, second, third = output(program, container, records, tokens).splitlines()
         count, asked, hits, reads, _ = map(float, re.findall(r"[\d.]+", first))
         check(count == tokens and asked == requests == hits + reads, first)
         check(second == f"cache: {records} records of {record} bytes", second)
@@ -158,12 +150,12 @@ def stream_experts():
         check(records < 5 or hits > requests / 3, f"{records} records: {first}")
         sums.add(third)
     check(len(sums) == 1, f"the same sums with every cache: {sums}")
-    check("over the memory budget" in run(program, container, 0, code=1), "a cache for no record is refused")
+    check("over the memory budget" in output(program, container, 0, code=1), "a cache for no record is refused")
 
 
 def inspect():
     program, container = example["inspect"], golden / "olmoe.waste"
-    lines = run(program, container, 1, 5).splitlines()
+    lines = output(program, container, 1, 5).splitlines()
     manifest = json.loads((container / "manifest.json").read_text())
     check(lines[0] == "OlmoeForCausalLM (olmoe): 2 layers of 8 experts, 3 a token", lines[0])
     check(lines[1] == "experts VQ2R: 2 stages of 64 entries, 2.00 bits a weight, records of 4096 bytes", lines[1])
@@ -182,17 +174,17 @@ def inspect():
     if python:
         code = ("import sys; sys.path.insert(0, sys.argv[1]); from container import Container; import numpy\n"
                 "for w in Container(sys.argv[2]).expert(1, 5): print(f'{(w*w).mean()**.5:.6f} {abs(w).max():.6f}')")
-        shown = run(python, "-B", "-c", code, root / "tests/oracle", container).split()
+        shown = output(python, "-B", "-c", code, root / "tests/oracle", container).split()
         printed = [n for l in lines[-3:] for n in re.findall(r"\d+\.\d+", l)]
         check(all(abs(float(a) - float(b)) < 3e-6 for a, b in zip(shown, printed, strict=True)), f"{shown} {printed}")
     for layer, expert in ((2, 0), (0, 8)):
-        check("out of range" in run(program, container, layer, expert, code=1), f"no expert {expert} of layer {layer}")
+        check("out of range" in output(program, container, layer, expert, code=1), f"no expert {expert} of layer {layer}")
 
 
 def quantize_matrix(scratch):
     program = example["quantize_matrix"]
     pattern = r"(VQ\w+): (\d+) bytes, relative error ([\d.]+);"
-    head, *lines = run(program).splitlines()
+    head, *lines = output(program).splitlines()
     check(head == "128 x 256, 131072 bytes as f32", head)
     found = {name: (int(size), float(error)) for name, size, error in re.findall(pattern, "\n".join(lines))}
     # Normal weights at R bits cannot be coded with less than 2^-R relative error (Shannon), but for what the
@@ -208,12 +200,12 @@ def quantize_matrix(scratch):
     rows = [[(r + 1) * x for v in range(16) for x in vectors[(5 * r + v) % 64]] for r in range(64)]
     flat = [x for row in rows for x in row]
     (scratch / "matrix.f32").write_bytes(struct.pack(f"<{len(flat)}f", *flat))
-    shown = run(program, scratch / "matrix.f32", 64, 128)
+    shown = output(program, scratch / "matrix.f32", 64, 128)
     errors = [float(e) for _, _, e in re.findall(pattern, shown)]
     check(len(errors) == 3 and max(errors) < 0.05, shown)
     check(f"w[0][0] {flat[0]:.4f} ->" in shown, shown)
-    check("fewer than" in run(program, scratch / "matrix.f32", 65, 128, code=1), "a short file is refused")
-    check("shape" in run(program, scratch / "matrix.f32", 64, 100, code=1), "100 columns are no vectors of 8")
+    check("fewer than" in output(program, scratch / "matrix.f32", 65, 128, code=1), "a short file is refused")
+    check("shape" in output(program, scratch / "matrix.f32", 64, 100, code=1), "100 columns are no vectors of 8")
 
 
 def main():
@@ -225,8 +217,8 @@ def main():
     quantize_matrix(scratch)
     other_families(scratch)
     for name, program in example.items():
-        check("usage" in run(program, *["x"][: name == "quantize_matrix"], code=64), f"{name} says how it is used")
-    print(f"{checks} checks passed")
+        check("usage" in output(program, *["x"][: name == "quantize_matrix"], code=64), f"{name} says how it is used")
+    print_passed()
 
 
 if __name__ == "__main__":
