@@ -50,20 +50,29 @@ VqTable::VqTable(kernels::Precision precision, const format::ExpertQuant& quant,
 
 void VqTable::build(const float* codebooks, std::span<const float> x, const Exec& exec) {
   check_size("x", x.size(), cols_);
-  const kernels::KernelTable& table = exec.table();
-  const auto* const matrix = table.matrix;
+  start(codebooks, exec);
   const std::size_t chunks = kernels::TableLayout(precision_, quant_, cols_).chunks;
-  const std::size_t tasks = bytes_.size() < task_bytes || exec.threads == 1 ? 1 : chunks;
-  const auto task = [&](std::size_t i) {
-    matrix->vq_table_build(precision_, quant_, codebooks, x.data(), cols_, bytes_.data(),
-                           chunks * i / tasks, chunks * (i + 1) / tasks);
-  };
-  parallel_for(tasks, exec.threads, task);
-  codebooks_ = codebooks;
-  kernels_ = &table;
+  const std::size_t shares = bytes_.size() < task_bytes || exec.threads == 1 ? 1 : chunks;
+  parallel_for(shares, exec.threads, [&](std::size_t i) { fill(x, i, shares); });
 }
 
-void matvec(const VqMatrix& w, const VqTable& table, std::span<float> y, const Exec& exec) {
+void VqTable::start(const float* codebooks, const Exec& exec) {
+  codebooks_ = codebooks;
+  kernels_ = &exec.table();
+}
+
+void VqTable::fill(std::span<const float> x, std::size_t share, std::size_t shares) {
+  check_size("x", x.size(), cols_);
+  if (kernels_ == nullptr) throw Error(fault(Errc::bad_argument, "start"));
+  if (share >= shares) throw Error(fault(Errc::out_of_range, "share", share, shares));
+  const std::size_t chunks = kernels::TableLayout(precision_, quant_, cols_).chunks;
+  kernels_->matrix->vq_table_build(precision_, quant_, codebooks_, x.data(), cols_, bytes_.data(),
+                                   chunks * share / shares, chunks * (share + 1) / shares);
+}
+
+namespace {
+
+void check_table(const VqMatrix& w, const VqTable& table, std::span<float> y) {
   check_size("cols", w.n_cols, table.cols());
   check_size("y", y.size(), w.n_rows);
   if (!(w.quant == table.quant())) throw Error(fault(Errc::shape, "expert_quant"));
@@ -71,10 +80,30 @@ void matvec(const VqMatrix& w, const VqTable& table, std::span<float> y, const E
     throw Error(fault(Errc::mismatch, "codebooks"), {},
                 "the table was not built from this matrix's codebooks");
   }
+}
+
+}  // namespace
+
+void matvec(const VqMatrix& w, const VqTable& table, std::span<float> y, const Exec& exec) {
+  check_table(w, table, y);
   const auto* const matrix = table.kernels()->matrix;
   over_rows(w.n_rows, w.layout().bytes(), exec.threads, [&](std::size_t begin, std::size_t end) {
     matrix->vq_matvec(table.precision(), w, table.data(), y.data(), begin, end);
   });
+}
+
+void matvec_rows(const VqMatrix& w, const VqTable& table, std::span<float> y, std::size_t row_begin,
+                 std::size_t row_end) {
+  check_table(w, table, y);
+  if (row_end > w.n_rows || (row_end % 64 != 0 && row_end != w.n_rows)) {
+    throw Error(fault(Errc::out_of_range, "row_end", row_end, w.n_rows));
+  }
+  if (row_begin > row_end || row_begin % 64 != 0) {
+    throw Error(fault(Errc::out_of_range, "row_begin", row_begin, row_end / 64 * 64));
+  }
+  if (row_begin == row_end) return;
+  table.kernels()->matrix->vq_matvec(table.precision(), w, table.data(), y.data(), row_begin,
+                                     row_end);
 }
 
 void matvec(const VqMatrix& w, std::span<const float> x, std::span<float> y, const Exec& exec) {

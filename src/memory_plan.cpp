@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "waste/core/checked.hpp"
+#include "waste/core/parallel.hpp"
 #include "waste/format/codebook.hpp"
 #include "waste/format/family.hpp"
 #include "waste/io/substitutes.hpp"
@@ -19,7 +20,8 @@ std::uint64_t table_bytes(const format::ExpertQuant& q, std::uint64_t cols) noex
   return cols / format::vec_dim * q.stages * (std::uint64_t{1} << q.index_bits) * sizeof(float);
 }
 
-std::uint64_t scratch_bytes(const format::Manifest& manifest, const PlanOptions& options) {
+std::uint64_t scratch_bytes(const format::Manifest& manifest, const PlanOptions& options,
+                            std::uint64_t held_records) {
   const format::ModelConfig& m = manifest.model;
   const std::uint64_t heads = m.num_attention_heads;
   const std::uint64_t kda = 8 * std::uint64_t{m.kda_channels()};
@@ -34,7 +36,7 @@ std::uint64_t scratch_bytes(const format::Manifest& manifest, const PlanOptions&
                                std::max(kda, mla) + ffn + 2 * std::uint64_t{m.num_experts} +
                                options.threads * per_thread;
   return floats * sizeof(float) + 2 * table_bytes(manifest.expert_quant, m.expert_width()) +
-         options.threads * table_bytes(manifest.expert_quant, m.moe_intermediate_size);
+         held_records * table_bytes(manifest.expert_quant, m.moe_intermediate_size);
 }
 
 }  // namespace
@@ -64,12 +66,17 @@ MemoryPlan plan_memory(const format::Manifest& manifest, const PlanOptions& opti
   if (!kda.ok() || !mla.ok()) throw Error(fault(Errc::overflow, "state"));
   out.kda_state_bytes = kda.value();
   out.mla_state_bytes = mla.value();
-  out.scratch_bytes = scratch_bytes(manifest, options);
+  out.held_records = options.threads;
+  if (shares_badly(m.num_experts_per_token, options.threads)) {
+    out.held_records = std::max<std::uint64_t>(options.threads, m.num_experts_per_token);
+  }
+  out.scratch_bytes = scratch_bytes(manifest, options, out.held_records);
   out.program_bytes = program_bytes + options.threads * thread_bytes;
   out.record_bytes = manifest.layout.record_bytes;
-  out.floor_records = 2 * std::uint64_t{m.num_experts_per_token};
   out.working_set_records = std::uint64_t{m.num_experts_per_token} * m.moe_layers();
   out.all_records = std::uint64_t{m.num_experts} * m.moe_layers();
+  out.floor_records = std::max(2 * std::uint64_t{m.num_experts_per_token},
+                               std::min(out.held_records, out.all_records));
   return out;
 }
 

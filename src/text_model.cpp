@@ -8,16 +8,19 @@ namespace {
 /// A layer's experts, as the forward pass asks for them.
 class LayerExperts final : public nn::ExpertProvider {
  public:
-  LayerExperts(Weights& weights, std::uint32_t layer) : weights_(weights), layer_{layer} {}
+  LayerExperts(Weights& weights, std::uint32_t layer, std::size_t at_once)
+      : weights_(weights), layer_{layer}, at_once_(at_once) {}
   void prepare(std::span<const ExpertId> order) override { weights_.prepare(layer_, order); }
   std::optional<nn::SharedCodebooks> codebooks() const override {
     return weights_.codebooks(layer_);
   }
   nn::ExpertLease get(ExpertId expert) override { return weights_.expert(layer_, expert); }
+  std::size_t at_once() const override { return at_once_; }
 
  private:
   Weights& weights_;
   LayerId layer_;
+  std::size_t at_once_;
 };
 
 void add_to(MatrixView<float> x, MatrixView<const float> y, const Exec& exec) {
@@ -45,7 +48,7 @@ void TextModel::ffn(const Layer& layer, std::uint32_t index, Session& session,
     nn::ffn(*layer.dense, activation_, x, out, session.scratch_, exec);
     return;
   }
-  LayerExperts experts(*weights_, index);
+  LayerExperts experts(*weights_, index, options_.experts_at_once);
   nn::MoeObserver observe;
   if (observer.routing) {
     observe.routing = [&](const nn::Routing& routing) { observer.routing(index, routing); };

@@ -250,7 +250,7 @@ std::optional<Prediction> predict(const PlanArguments& a, const format::ModelCon
   const engine::ReplayContainer small(trace);
   engine::ReplayOptions replay;
   replay.policy = engine::policy_of_layers(*engine::policy_named(a.policy), trace.experts);
-  replay.concurrent = a.threads == 0 ? available_threads() : a.threads;
+  replay.concurrent = plan.held_records;
   replay.records = std::max<std::uint64_t>(
       use.cache_records * trace.working_set() / plan.working_set_records, replay.concurrent);
   replay.ahead = a.ahead;

@@ -13,6 +13,7 @@ JsonValue plan_json(const engine::MemoryPlan& plan, std::uint64_t context_tokens
   out.set("scratch_bytes", plan.scratch_bytes);
   out.set("program_bytes", plan.program_bytes);
   out.set("record_bytes", plan.record_bytes);
+  out.set("held_records", plan.held_records);
   out.set("floor_records", plan.floor_records);
   out.set("floor_bytes", plan.floor_bytes());
   out.set("working_set_records", plan.working_set_records);

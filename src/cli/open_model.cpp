@@ -77,6 +77,9 @@ std::uint64_t reserve_cache(const Container& container, const ModelArguments& a,
     }
     return plan.fixed_bytes() + std::min(cache, plan.all_records * plan.record_bytes);
   });
+  // A small --cache still has room for an expert a thread, perhaps.
+  out.experts_held =
+      cache / plan.record_bytes < plan.held_records ? out.threads : plan.held_records;
   return cache;
 }
 
@@ -215,7 +218,8 @@ OpenedModel open_model(const ModelArguments& a) {
     const Container container = Container::open(out.directory, open);
     engine::CacheOptions cache;
     cache.budget_bytes = reserve_cache(container, a, out);
-    cache.concurrent = out.threads;
+    cache.concurrent = out.experts_held;
+    options.experts_at_once = out.experts_held;
     cache.make_policy =
         engine::policy_of_layers(policies.at(a.policy), container.model().num_experts);
     cache.ahead = a.ahead;

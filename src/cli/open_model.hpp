@@ -60,6 +60,7 @@ struct OpenedModel {
   std::string usage_refused;  ///< why a usage.waste that is there was not used
   std::filesystem::path directory;
   unsigned threads = 1;
+  std::size_t experts_held = 1;  ///< at once
   bool direct_refused = false;  ///< asked for, and a real read failed
 
   /// {slots, record_bytes, hits, misses, hit_rate, not_kept, bytes_read, ahead_in_time, ...}; null

@@ -17,6 +17,13 @@ void run_tasks(std::size_t count, unsigned threads, void (*task)(void*, std::siz
 /// The number of threads this process may use (its affinity mask), at least 1.
 unsigned available_threads() noexcept;
 
+/// Whether so many tasks of one length, each done by one thread, leave more than a tenth of the
+/// threads' time unused: five tasks on four threads do, eight do not. `threads` is not 0.
+constexpr bool shares_badly(std::size_t tasks, unsigned threads) noexcept {
+  const std::size_t rounds = (tasks + threads - 1) / threads;
+  return 10 * rounds * threads > 11 * tasks;
+}
+
 /// Calls `body(i)` once for every i in [0, count). Which thread runs which i is not specified, so
 /// tasks must write to disjoint places and must not depend on each other; then the result is the
 /// same for every `threads`. threads 0 means available_threads(). Nested calls run serially.

@@ -10,7 +10,7 @@ namespace waste::engine {
 
 struct PlanOptions {
   std::uint64_t context_tokens = 4096;  ///< longest sequence; bounds the attention caches
-  unsigned threads = 1;                 ///< each works on one expert at a time
+  unsigned threads = 1;                 ///< of the forward pass, not 0
   bool substitutes = false;             ///< those of every expert stay in memory
 };
 
@@ -19,11 +19,12 @@ struct PlanOptions {
 ///   kda state      per KDA layer: heads * D * D + 3 * C * (kernel - 1) floats, C = heads * D
 ///   mla state      per MLA layer: context * (kv_lora_rank + qk_rope_head_dim) floats
 ///   scratch        activations of one token and lookup tables in f32: two shared by a layer's
-///                  experts (gate, up), one per thread (down). An estimate, a few MB
+///                  experts (gate, up), one for each expert held (down). An estimate, a few MB
 ///   substitutes    their records and codebooks, where asked for
 ///   program        code and libraries of the command, manifest, allocator: 7 MiB as measured, and
 ///                  128 KiB for each thread that computes
-///   floor          all of these and 2 * top_k records: below it nothing runs
+///   floor          all of these and 2 * top_k records, or those held at once if they are more:
+///                  below it nothing runs
 ///   working set    top_k records of every MoE layer: what one token reads
 ///   recommended    floor + 3 working sets
 struct MemoryPlan {
@@ -35,7 +36,10 @@ struct MemoryPlan {
   std::uint64_t scratch_bytes = 0;
   std::uint64_t program_bytes = 0;
   std::uint64_t record_bytes = 0;
-  std::uint64_t floor_records = 0;        ///< 2 * top_k
+  /// Experts in use at once: one a thread, or a token's top_k where threads share their rows
+  /// (shares_badly): CacheOptions::concurrent and ModelOptions::experts_at_once.
+  std::uint64_t held_records = 0;
+  std::uint64_t floor_records = 0;        ///< max(2 * top_k, held_records)
   std::uint64_t working_set_records = 0;  ///< top_k * MoE layers
   std::uint64_t all_records = 0;          ///< experts * MoE layers
 

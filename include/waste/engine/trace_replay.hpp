@@ -32,7 +32,7 @@ class ReplayContainer {
 struct ReplayOptions {
   MakePolicy policy;
   std::size_t records = 0;     ///< that its budget has room for
-  std::size_t concurrent = 1;  ///< threads of the run
+  std::size_t concurrent = 1;  ///< CacheOptions::concurrent of the run
   /// Of the run, for the places that they take: the replay itself reads nothing ahead.
   ReadAheadOptions ahead = {.readers = 0};
   std::size_t drives = 1;  ///< that hold the run's container

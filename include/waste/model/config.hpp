@@ -11,6 +11,10 @@ namespace waste::model {
 
 struct ModelOptions {
   Exec exec;
+  /// Experts that a session may hold at once, if more than its threads: with a token's top_k or
+  /// more, threads share the rows of all of them where an expert each would leave some idle. An
+  /// expert cache needs room for as many (CacheOptions::concurrent, for all sessions together).
+  std::size_t experts_at_once = 1;
   /// Epsilon of q_a_layernorm and kv_a_layernorm. Published code: 1e-6, its norm class's default.
   float eps_a = 1e-6f;
   /// Epsilon of the L2 normalisation of q and k in KDA. Published kernels: 1e-6.

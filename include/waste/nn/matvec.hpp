@@ -50,6 +50,12 @@ class VqTable {
   /// the table has its own.
   void build(const float* codebooks, std::span<const float> x, const Exec& exec = {});
 
+  /// build() in shares, for threads that build several tables together: one start(), then every
+  /// fill() of share 0 .. shares - 1 once, from any threads in any order; the table is ready when
+  /// all have returned. `x` and `shares` are the same in all. The same bytes as build().
+  void start(const float* codebooks, const Exec& exec = {});
+  void fill(std::span<const float> x, std::size_t share, std::size_t shares);
+
   kernels::Precision precision() const noexcept { return precision_; }
   const format::ExpertQuant& quant() const noexcept { return quant_; }
   std::size_t cols() const noexcept { return cols_; }
@@ -76,6 +82,12 @@ void matvec(const VqMatrix& w, std::span<const float> x, std::span<float> y, con
 /// The same with a table built before; on the tier that built it. Throws Error (shape) where sizes
 /// or quantizations differ and (mismatch) where the table was built from other codebooks than w's.
 void matvec(const VqMatrix& w, const VqTable& table, std::span<float> y, const Exec& exec = {});
+
+/// Rows [row_begin, row_end) of that, into the same places of y; other elements are not touched.
+/// Both are multiples of 64, or row_end is W.rows(). Throws Error (out_of_range) where they are
+/// not.
+void matvec_rows(const VqMatrix& w, const VqTable& table, std::span<float> y, std::size_t row_begin,
+                 std::size_t row_end);
 
 /// y = W x for a trunk matrix of any trunk format, f32 activations, f32 sums in the order that
 /// kernels/group_matvec.hpp fixes. Throws Error (shape), and (unsupported) for another format.

@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <utility>
@@ -39,7 +41,7 @@ struct SharedCodebooks {
 };
 
 /// Where a layer's experts come from. get() is called from several threads at once; each thread
-/// holds one lease at a time.
+/// holds one lease at a time, or all together hold at_once().
 class ExpertProvider {
  public:
   virtual ~ExpertProvider() = default;
@@ -50,6 +52,9 @@ class ExpertProvider {
   virtual std::optional<SharedCodebooks> codebooks() const { return std::nullopt; }
   /// Throws Error; a failed read is never answered with other weights.
   virtual ExpertLease get(ExpertId expert) = 0;
+  /// So many leases may be held at once by all threads of a call together. From a token's experts
+  /// on, threads share the rows of all of them where an expert a thread would leave some idle.
+  virtual std::size_t at_once() const { return 1; }
 };
 
 struct MoeWeights {
@@ -86,6 +91,7 @@ struct MoeWorkspace {
     Scratch scratch;
   };
   std::vector<VqTable> gate, up;  ///< one table per token of a call
+  std::vector<VqTable> down;      ///< one per expert that threads share
   std::vector<std::uint32_t> ids;
   std::vector<ExpertId> order;  ///< distinct experts of a call
   std::vector<std::vector<std::pair<std::uint32_t, std::uint32_t>>> users;  ///< (token, slot) each
@@ -122,13 +128,84 @@ inline void group_by_expert(MoeWorkspace& space, std::size_t tokens, std::size_t
   }
 }
 
+/// An expert that several threads work on: whoever comes first gets it.
+struct HeldExpert {
+  std::once_flag once;
+  ExpertLease lease;
+  std::exception_ptr failed;
+  const ExpertView* view = nullptr;  ///< null: done as a whole by whoever got it
+
+  template <class Get>
+  const ExpertView* take(const Get& get) {
+    std::call_once(once, [&] {
+      try {
+        view = get(lease);
+      } catch (...) {
+        failed = std::current_exception();
+      }
+    });
+    if (failed) std::rethrow_exception(failed);
+    return view;
+  }
+};
+
+/// One token's experts in three dispatches of (expert, rows): gate, up and activation; the tables
+/// of the hidden vectors; down. `get(i, lease)` fetches expert i into the lease and returns what of
+/// it is to be done here. hidden [experts][inter], parts [experts][width] in the order of experts.
+template <class Get>
+void experts_by_rows(std::size_t experts, unsigned threads, const VqTable& gate, const VqTable& up,
+                     std::vector<VqTable>& down, const PairActivation& act, const Exec& one,
+                     MatrixView<float> hidden, MatrixView<float> ups, MatrixView<float> parts,
+                     const Get& get) {
+  const auto held = std::make_unique<HeldExpert[]>(experts);
+  const auto take = [&](std::size_t i) {
+    return held[i].take([&](ExpertLease& lease) { return get(i, lease); });
+  };
+  // Expert by expert first and rows last: threads begin with different experts, so that one whose
+  // record is late keeps no other waiting.
+  const std::size_t pieces = ceil_div<std::size_t>(4 * std::size_t{threads}, experts);
+  const auto dispatch = [&](std::size_t rows, const auto& body) {
+    const std::size_t blocks = ceil_div<std::size_t>(rows, 64), n = std::min(blocks, pieces);
+    parallel_for(experts * n, threads, [&](std::size_t task) {
+      const std::size_t i = task % experts, piece = task / experts;
+      const ExpertView* e = take(i);
+      if (e == nullptr) return;
+      body(*e, i, 64 * (blocks * piece / n), std::min(rows, 64 * (blocks * (piece + 1) / n)));
+    });
+  };
+  const kernels::StepKernels& step = *one.table().step;
+  dispatch(hidden.cols,
+           [&](const ExpertView& e, std::size_t i, std::size_t begin, std::size_t end) {
+             const auto g = hidden.row(i), u = ups.row(i);
+             matvec_rows(e.gate, gate, g, begin, end);
+             matvec_rows(e.up, up, u, begin, end);
+             act(step, &g[begin], &u[begin], end - begin, &g[begin]);
+           });
+  if (down.size() < experts) down.resize(experts);
+  for (std::size_t i = 0; i < experts; ++i) {
+    const ExpertView* e = take(i);
+    if (e == nullptr) continue;
+    fit_table(down[i], e->down.quant, e->down.cols(), one.precision);
+    down[i].start(e->down.codebooks, one);
+  }
+  parallel_for(experts * pieces, threads, [&](std::size_t task) {
+    const std::size_t i = task % experts;
+    if (held[i].view != nullptr) down[i].fill(hidden.row(i), task / experts, pieces);
+  });
+  dispatch(parts.cols, [&](const ExpertView& e, std::size_t i, std::size_t begin, std::size_t end) {
+    matvec_rows(e.down, down[i], parts.row(i), begin, end);
+  });
+}
+
 }  // namespace detail
 
 /// out[t] = sum over j of w_j down_j(act(gate_j xin, up_j xin)) in selection order [normed and
 /// projected up where latent] + shared(x[t]); xin = latent_down x[t], or x[t]. x and out
 /// [tokens][hidden]. Each distinct expert is asked for once per call; the tables of gate and up are
-/// built once per token. The same bits for any split of tokens into calls and any thread count.
-/// Throws Error (shape, mismatch) and whatever the provider throws. model-math, section 5.
+/// built once per token. Experts go to threads one each or, for one token where that leaves threads
+/// idle, by rows (ExpertProvider::at_once). The same bits for any split of tokens into calls and
+/// any thread count. Throws Error (shape, mismatch) and whatever the provider throws. model-math,
+/// section 5.
 inline void moe(const MoeWeights& w, ExpertProvider& provider, MatrixView<const float> x,
                 MatrixView<float> out, Scratch& scratch, MoeWorkspace& space, const Exec& exec,
                 const MoeObserver& observe = {}) {
@@ -173,10 +250,13 @@ inline void moe(const MoeWeights& w, ExpertProvider& provider, MatrixView<const 
     });
   }
 
+  const auto has_books = [&](const ExpertView& e) {
+    return books && e.gate.codebooks == books->gate && e.up.codebooks == books->up;
+  };
   const auto quantized = [&](const ExpertView& e, MoeWorkspace::Worker& worker, std::size_t i) {
     detail::fit_table(worker.down, e.down.quant, e.down.cols(), exec.precision);
     const auto hidden = worker.scratch.matrix(2, w.inter);
-    const bool own = !books || e.gate.codebooks != books->gate || e.up.codebooks != books->up;
+    const bool own = !has_books(e);
     for (const auto& [t, j] : space.users[i]) {
       if (own) {
         detail::fit_table(worker.gate, e.gate.quant, width, exec.precision);
@@ -214,10 +294,9 @@ inline void moe(const MoeWeights& w, ExpertProvider& provider, MatrixView<const 
       std::copy_n(y.row(r).data(), width, parts.row(part).data());
     }
   };
-  const unsigned threads =
-      observe.input ? 1 : threads_for(tokens * top_k * 3 * w.inter * width, exec);
-  parallel_for(space.order.size(), threads, [&](std::size_t i) {
-    const ExpertLease lease = provider.get(space.order[i]);
+  unsigned threads = observe.input ? 1 : threads_for(tokens * top_k * 3 * w.inter * width, exec);
+  if (threads == 0) threads = available_threads();
+  const auto whole = [&](const ExpertLease& lease, std::size_t i) {
     WorkerPool<MoeWorkspace::Worker>::Loan worker(space.pool);
     const Scratch::Frame inner(worker->scratch);
     if (const auto* view = std::get_if<ExpertView>(&lease.weights)) {
@@ -225,7 +304,24 @@ inline void moe(const MoeWeights& w, ExpertProvider& provider, MatrixView<const 
     } else {
       plain(std::get<FfnWeights>(lease.weights), *worker, i);
     }
-  });
+  };
+  if (tokens == 1 && books && shares_badly(top_k, threads) && top_k <= provider.at_once()) {
+    const Scratch::Frame inner(scratch);
+    detail::experts_by_rows(top_k, threads, space.gate[0], space.up[0], space.down, w.act, one,
+                            scratch.matrix(top_k, w.inter), scratch.matrix(top_k, w.inter), parts,
+                            [&](std::size_t i, ExpertLease& lease) -> const ExpertView* {
+                              lease = provider.get(space.order[i]);
+                              const auto* view = std::get_if<ExpertView>(&lease.weights);
+                              if (view != nullptr && has_books(*view)) return view;
+                              whole(lease, i);
+                              return nullptr;
+                            });
+  } else {
+    parallel_for(space.order.size(), threads, [&](std::size_t i) {
+      const ExpertLease lease = provider.get(space.order[i]);
+      whole(lease, i);
+    });
+  }
 
   const auto y = w.latent_up ? scratch.matrix(tokens, width) : out;
   require_size("expert width", y.cols, width);
