@@ -21,8 +21,6 @@ using Clock = std::chrono::steady_clock;
 using model::Phase;
 
 constexpr std::size_t phases = static_cast<std::size_t>(Phase::done);
-constexpr std::array<const char*, phases> phase_names = {"embedding", "kda",        "mla", "dense",
-                                                         "mixture",   "look_ahead", "head"};
 
 struct BenchArguments {
   ModelArguments model;
@@ -205,7 +203,7 @@ JsonValue arm_json(const Arm& arm) {
   out.set("read_depth", static_cast<std::uint64_t>(arm.status.depth));
   out.set("direct_io", arm.status.direct_io);
   JsonValue profile(JsonValue::Object{});
-  for (std::size_t p = 0; p < phases; ++p) profile.set(phase_names[p], r.phase[p]);
+  for (std::size_t p = 0; p < phases; ++p) profile.set(to_string(Phase(p)), r.phase[p]);
   out.set("phase_seconds", std::move(profile));
   return out;
 }
@@ -234,7 +232,8 @@ void print_arm(const Arm& arm) {
   }
   std::printf(" ");
   for (std::size_t p = 0; p < phases; ++p) {
-    if (r.phase[p] > 0) std::printf(" %s %.1f %%", phase_names[p], 100 * r.phase[p] / r.seconds);
+    if (r.phase[p] > 0)
+      std::printf(" %s %.1f %%", to_string(Phase(p)), 100 * r.phase[p] / r.seconds);
   }
   std::printf("\n");
 }

@@ -26,6 +26,11 @@ namespace waste::model {
 /// Where a forward pass is; `mixture` is router, routed and shared experts, waits for reads among
 /// them.
 enum class Phase : std::uint8_t { embedding, kda, mla, dense, mixture, look_ahead, head, done };
+constexpr const char* to_string(Phase phase) noexcept {
+  constexpr const char* names[] = {"embedding", "kda",        "mla",  "dense",
+                                   "mixture",   "look_ahead", "head", "done"};
+  return names[static_cast<std::size_t>(phase)];
+}
 
 /// Called during a forward pass, for each chunk of tokens, layer by layer; what they are shown
 /// lasts until they return.
