@@ -137,6 +137,7 @@ void matmul(const TrunkMatrix& w, MatrixView<const float> x, MatrixView<float> y
   const auto* const matrix = exec.table().matrix;
   over_rows(w.n_rows, x.rows * w.n_rows * format::trunk_row_bytes(w.fmt, w.n_cols), exec.threads,
             [&](std::size_t begin, std::size_t end) {
+              if (x.rows == 1) return matrix->trunk_matvec(w, x.data, y.data, begin, end);
               matrix->trunk_matmul(w, x.data, x.stride, x.rows, y.data, y.stride, begin, end);
             });
 }
