@@ -1,6 +1,6 @@
 """The command from end to end on the bundled checkpoint, as a user would type it.
 
-Usage: test_commands.py WASTE EXAMPLE_MATVEC SOURCE_ROOT
+Usage: test_commands.py WASTE SOURCE_ROOT BUILD_DIR
 
 Convert, calibrate, merge, verify, info, plan, run, eval, logits, tokenize, detokenize: outputs, exit codes, agreement of
 the logits with the golden ones, and that the container's text does not depend on threads, cache or tier.
@@ -15,8 +15,9 @@ import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from checks import check, print_passed, run  # noqa: E402
+from installed import Installed  # noqa: E402
 
-waste, example, root = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3])
+waste, root, build = sys.argv[1], *map(pathlib.Path, sys.argv[2:4])
 source = root / "examples/tiny_k3/checkpoint"
 
 
@@ -109,7 +110,9 @@ def main():
         short = run(waste, "run", coarse, prompt, "--budget", least - 1, *more, code=1).stderr
         check(str(least) in short and "scratch" in short, f"a byte below the floor is refused with the numbers: {short}")
 
-    shown = run(example, container).stdout
+    said = Installed(build, scratch).compile(root / "examples/matvec.cpp", scratch / "matvec")
+    check(not said, f"matvec.cpp against the installed library: {said}")
+    shown = run(scratch / "matvec", container).stdout
     check(shown.startswith("160 x 128, y[0] = "), f"the example prints {shown!r}")
 
     bank = container / "experts-L3.bin"

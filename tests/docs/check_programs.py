@@ -5,15 +5,18 @@ Usage: check_programs.py ROOT BUILD_DIR [PAGE ...]
 A block fenced as ```cpp is a whole program. Where a block fenced as ```text follows it (nothing but blank
 lines between), that is what the program must print, byte for byte. Programs run in one scratch folder, in
 the order of the pages in docs/README.md and README.md last, with `tiny.waste` as argument: the container
-that a program of docs/format.md writes there. Also checked: every page of docs/ is listed in
+that a program of docs/format.md writes there; they are built against an installed copy of the library, found
+by pkg-config, and must compile without a word. Also checked: every page of docs/ is listed in
 docs/README.md, and no relative link of any page leads nowhere.
 """
-import os
 import pathlib
 import re
 import subprocess
 import sys
 import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from installed import Installed  # noqa: E402
 
 BLOCK = re.compile(r"^```cpp\n(.*?)^```\n(?:\s*^```text\n(.*?)^```\n)?", re.M | re.S)
 LINK = re.compile(r"\]\(([^)#:\s]+)(#[^)]*)?\)")
@@ -35,14 +38,12 @@ def check_links(root, problems):
                 problems.append(f"{page.relative_to(root)} links to {target}, which is not there")
 
 
-def build_and_run(source, scratch, flags, number):
+def build_and_run(source, scratch, installed, number):
     (scratch / f"{number}.cpp").write_text(source)
     program = scratch / f"program{number}"
-    compiler = os.environ.get("CXX", "g++").split()
-    command = [*compiler, "-std=c++20", "-O1", "-ffp-contract=off", "-Wall", "-Wextra", f"{number}.cpp", "-o", program, *flags]
-    done = subprocess.run([str(c) for c in command], cwd=scratch, capture_output=True, text=True)
-    if done.returncode or done.stderr:
-        return None, f"does not compile without a word:\n{done.stderr[:3000]}"
+    said = installed.compile(scratch / f"{number}.cpp", program)
+    if said:
+        return None, f"does not compile without a word:\n{said[:3000]}"
     done = subprocess.run([program, "tiny.waste"], cwd=scratch, capture_output=True, text=True, timeout=300)
     if done.returncode:
         return None, f"ends with {done.returncode}:\n{done.stdout}{done.stderr}"
@@ -53,11 +54,9 @@ def main():
     root, build = (pathlib.Path(p).resolve() for p in sys.argv[1:3])
     problems, programs, compared = [], 0, 0
     check_links(root, problems)
-    env = {**os.environ, "PKG_CONFIG_PATH": str(build / "meson-uninstalled")}
-    said = subprocess.run(["pkg-config", "--cflags", "--libs", "waste"], env=env, capture_output=True, text=True, check=True)
-    flags = said.stdout.split()
     wanted = sys.argv[3:] or [*pages(root), "README.md"]
     with tempfile.TemporaryDirectory() as scratch:
+        installed = Installed(build, scratch)
         for page in wanted:
             text = (root / page).read_text(encoding="utf-8")
             for match in BLOCK.finditer(text):
@@ -67,7 +66,7 @@ def main():
                     problems.append(f"{page}:{line}: a ```cpp block that is no program")
                     continue
                 programs += 1
-                printed, problem = build_and_run(source, pathlib.Path(scratch), flags, programs)
+                printed, problem = build_and_run(source, pathlib.Path(scratch), installed, programs)
                 if problem:
                     problems.append(f"{page}:{line}: {problem}")
                 elif expected is None:

@@ -1,6 +1,8 @@
 """The examples as a reader would run them, their output checked against numbers made elsewhere.
 
-Usage: test_examples.py WASTE SOURCE_ROOT EXAMPLE...     (the examples by their file names, example_NAME)
+Usage: test_examples.py WASTE SOURCE_ROOT BUILD_DIR
+
+Each is built against an installed copy of the library, found by pkg-config, and must compile without a word.
 
 The other family's container in tests/data/golden needs nothing but this interpreter. With NumPy (WASTE_PYTHON, or
 the python3 on PATH) random OLMoE and Qwen3-MoE checkpoints are also converted, and their logits compared with the
@@ -18,9 +20,10 @@ import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from checks import check, print_passed, run  # noqa: E402
+from installed import Installed  # noqa: E402
 
-waste, root = sys.argv[1], pathlib.Path(sys.argv[2])
-example = {pathlib.Path(p).name.removeprefix("example_"): p for p in sys.argv[3:]}
+waste, root, build = sys.argv[1], *map(pathlib.Path, sys.argv[2:4])
+example = {}  # name: program
 golden = root / "tests/data/golden"
 
 
@@ -49,6 +52,16 @@ def floats(path):
 
 def relative(got, want):
     return math.sqrt(sum((a - b) ** 2 for a, b in zip(got, want, strict=True)) / sum(b * b for b in want))
+
+
+def build_all(scratch):
+    installed = Installed(build, scratch)
+    # matvec runs in tests/cli, on a container that is converted there; my_kernel is built with the benchmarks it joins.
+    for source in sorted((root / "examples").glob("*.cpp")):
+        if source.stem not in ("matvec", "my_kernel"):
+            example[source.stem] = scratch / source.stem
+            said = installed.compile(source, example[source.stem])
+            check(not said, f"{source.name} against the installed library:\n{said}")
 
 
 def numpy_python():
@@ -210,6 +223,7 @@ def quantize_matrix(scratch):
 
 def main():
     scratch = pathlib.Path(tempfile.mkdtemp(prefix="waste-examples-"))
+    build_all(scratch)
     only_public_headers()
     custom_forward(scratch)
     stream_experts()

@@ -3,16 +3,19 @@
 Usage: check_install.py SOURCE_ROOT BUILD_DIR
 
 A program that opens a container, multiplies and prints is built with pkg-config, with CMake (where
-there is one) and by `meson setup` with waste as a subproject; a kernel-only program is compiled with
-nothing but `-I include`. Each must run and print the same, and all must say meson.build's version. With
---build-subproject the Meson subproject is built and run too (minutes), else configured.
+there is one, and there examples/custom_forward.cpp besides) and by `meson setup` with waste as a
+subproject; a kernel-only program is compiled with nothing but `-I include`. Each must run and print the
+same, and all must say meson.build's version. With --build-subproject the Meson subproject is built and
+run too (minutes), else configured.
 """
-import os
 import pathlib
+import re
 import shutil
-import subprocess
 import sys
 import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from installed import Installed, run  # noqa: E402
 
 PROGRAM = r"""
 #include <cstdio>
@@ -64,6 +67,8 @@ endif()
 find_package(waste %s EXACT REQUIRED)
 add_executable(user main.cpp)
 target_link_libraries(user waste::waste)
+add_executable(custom_forward %s/examples/custom_forward.cpp)
+target_link_libraries(custom_forward waste::waste)
 """
 MESON = """project('user', 'cpp', default_options : ['cpp_std=c++20', 'buildtype=release'])
 executable('user', 'main.cpp', dependencies : dependency('waste'))
@@ -71,13 +76,6 @@ executable('user', 'main.cpp', dependencies : dependency('waste'))
 # A wrap that names the variable, and one that relies on meson.override_dependency.
 WRAPS = ("waste = waste_dep", "dependency_names = waste")
 WRAP = "[wrap-file]\ndirectory = waste\n\n[provide]\n"
-
-
-def run(*command, **options):
-    done = subprocess.run(command, capture_output=True, text=True, **options)
-    if done.returncode:
-        sys.exit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
-    return done.stdout
 
 
 def expect(what, program, want):
@@ -93,28 +91,25 @@ def main():
     want = f"{version} 321 654\nnot_found\nnot_found\n"
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
-        run("meson", "install", "-C", build, "--no-rebuild", "--destdir", scratch / "stage")
-        (pc,) = (scratch / "stage").rglob("waste.pc")
-        text = pc.read_text()
-        installed = text.split("prefix=")[1].splitlines()[0]
-        prefix = scratch / "stage" / installed.lstrip("/")
-        pc.write_text(text.replace(f"prefix={installed}", f"prefix={prefix}", 1))
+        installed = Installed(build, scratch)
+        if installed.version != version:
+            sys.exit(f"pkg-config says version {installed.version}, meson.build {version}")
         (scratch / "main.cpp").write_text(PROGRAM)
-
-        env = {**os.environ, "PKG_CONFIG_PATH": str(pc.parent)}
-        said = run("pkg-config", "--modversion", "waste", env=env).strip()
-        if said != version:
-            sys.exit(f"pkg-config says version {said}, meson.build {version}")
-        flags = run("pkg-config", "--cflags", "--libs", "waste", env=env).split()
-        run("g++", "-std=c++20", "-O1", scratch / "main.cpp", "-o", scratch / "pc", *flags)
+        said = installed.compile(scratch / "main.cpp", scratch / "pc")
+        if said:
+            sys.exit(f"pkg-config: {said}")
         expect("pkg-config", scratch / "pc", want)
 
         if shutil.which("cmake"):
             series = version.rpartition(".")[0]
-            (scratch / "CMakeLists.txt").write_text(CMAKE % (series, version))
-            run("cmake", "-S", scratch, "-B", scratch / "cmake", f"-DCMAKE_PREFIX_PATH={prefix}")
+            (scratch / "CMakeLists.txt").write_text(CMAKE % (series, version, root))
+            run("cmake", "-S", scratch, "-B", scratch / "cmake", f"-DCMAKE_PREFIX_PATH={installed.prefix}")
             run("cmake", "--build", scratch / "cmake")
             expect("CMake", scratch / "cmake" / "user", want)
+            forward = run(scratch / "cmake" / "custom_forward", root / "tests/data/golden/olmoe.waste", "1,2,3")
+            if not re.fullmatch(r"(\d+ \(-?\d+\.\d{4}\)\n){3}", forward):
+                sys.exit(f"custom_forward built with CMake: {forward!r}")
+            print("CMake, examples/custom_forward.cpp: ok")
         else:
             print("SKIPPED: no cmake here, so its package was not tried")
 

@@ -21,83 +21,57 @@ class JsonValue {
   using Array = std::vector<JsonValue>;
   using Object = std::vector<std::pair<std::string, JsonValue>>;
 
-  JsonValue() = default;
-  JsonValue(std::nullptr_t) {}
-  JsonValue(bool v) : value_(v) {}
-  JsonValue(double v) : value_(v) {}
-  JsonValue(int v) : JsonValue(static_cast<std::int64_t>(v)) {}
-  JsonValue(std::int64_t v) {
-    if (v < 0) {
-      value_ = v;
-    } else {
-      value_ = static_cast<std::uint64_t>(v);
-    }
-  }
-  JsonValue(std::uint64_t v) : value_(v) {}
-  JsonValue(std::uint32_t v) : value_(static_cast<std::uint64_t>(v)) {}
-  JsonValue(const char* v) : value_(std::string(v)) {}
-  JsonValue(std::string v) : value_(std::move(v)) {}
-  JsonValue(std::string_view v) : value_(std::string(v)) {}
-  JsonValue(Array v) : value_(std::move(v)) {}
-  JsonValue(Object v) : value_(std::move(v)) {}
+  // Defined in the compiled part: what a variant over itself instantiates costs every user of this
+  // header as much as <iostream>.
+  JsonValue() noexcept;
+  JsonValue(std::nullptr_t) noexcept;
+  JsonValue(bool v) noexcept;
+  JsonValue(double v) noexcept;
+  JsonValue(int v) noexcept;
+  JsonValue(std::int64_t v) noexcept;
+  JsonValue(std::uint64_t v) noexcept;
+  JsonValue(std::uint32_t v) noexcept;
+  JsonValue(const char* v);
+  JsonValue(std::string v) noexcept;
+  JsonValue(std::string_view v);
+  JsonValue(Array v) noexcept;
+  JsonValue(Object v) noexcept;
+  JsonValue(const JsonValue& other);
+  JsonValue(JsonValue&& other) noexcept;
+  JsonValue& operator=(const JsonValue& other);
+  JsonValue& operator=(JsonValue&& other) noexcept;
+  ~JsonValue();
 
-  bool is_null() const noexcept { return std::holds_alternative<std::monostate>(value_); }
-  bool is_bool() const noexcept { return std::holds_alternative<bool>(value_); }
-  bool is_unsigned() const noexcept { return std::holds_alternative<std::uint64_t>(value_); }
-  bool is_number() const noexcept {
-    return is_unsigned() || std::holds_alternative<std::int64_t>(value_) ||
-           std::holds_alternative<double>(value_);
-  }
-  bool is_string() const noexcept { return std::holds_alternative<std::string>(value_); }
-  bool is_array() const noexcept { return std::holds_alternative<Array>(value_); }
-  bool is_object() const noexcept { return std::holds_alternative<Object>(value_); }
+  bool is_null() const noexcept;
+  bool is_bool() const noexcept { return as_bool() != nullptr; }
+  bool is_unsigned() const noexcept { return as_unsigned() != nullptr; }
+  bool is_number() const noexcept { return is_unsigned() || as_negative() || as_double(); }
+  bool is_string() const noexcept { return as_string() != nullptr; }
+  bool is_array() const noexcept { return as_array() != nullptr; }
+  bool is_object() const noexcept { return as_object() != nullptr; }
 
   /// The content; null pointer when the value is of another type.
-  const bool* as_bool() const noexcept { return std::get_if<bool>(&value_); }
-  const std::uint64_t* as_unsigned() const noexcept { return std::get_if<std::uint64_t>(&value_); }
-  const std::int64_t* as_negative() const noexcept { return std::get_if<std::int64_t>(&value_); }
-  const double* as_double() const noexcept { return std::get_if<double>(&value_); }
-  const std::string* as_string() const noexcept { return std::get_if<std::string>(&value_); }
-  const Array* as_array() const noexcept { return std::get_if<Array>(&value_); }
-  const Object* as_object() const noexcept { return std::get_if<Object>(&value_); }
-  Array* as_array() noexcept { return std::get_if<Array>(&value_); }
-  Object* as_object() noexcept { return std::get_if<Object>(&value_); }
+  const bool* as_bool() const noexcept;
+  const std::uint64_t* as_unsigned() const noexcept;
+  const std::int64_t* as_negative() const noexcept;
+  const double* as_double() const noexcept;
+  const std::string* as_string() const noexcept;
+  const Array* as_array() const noexcept;
+  const Object* as_object() const noexcept;
+  Array* as_array() noexcept;
+  Object* as_object() noexcept;
 
   /// Any number as f64 (0 when not a number).
-  double number() const noexcept {
-    if (const auto* u = as_unsigned()) return static_cast<double>(*u);
-    if (const auto* i = as_negative()) return static_cast<double>(*i);
-    if (const auto* d = as_double()) return *d;
-    return 0.0;
-  }
+  double number() const noexcept;
 
   /// The member of an object, or null pointer.
-  const JsonValue* find(std::string_view key) const noexcept {
-    if (const auto* o = as_object()) {
-      for (const auto& [k, v] : *o) {
-        if (k == key) return &v;
-      }
-    }
-    return nullptr;
-  }
+  const JsonValue* find(std::string_view key) const noexcept;
   /// Appends or replaces a member; makes an empty object of a null value first.
-  void set(std::string key, JsonValue value) {
-    if (is_null()) value_ = Object{};
-    auto* o = as_object();
-    for (auto& [k, v] : *o) {
-      if (k == key) {
-        v = std::move(value);
-        return;
-      }
-    }
-    o->emplace_back(std::move(key), std::move(value));
-  }
-  void push_back(JsonValue value) {
-    if (is_null()) value_ = Array{};
-    as_array()->push_back(std::move(value));
-  }
+  void set(std::string key, JsonValue value);
+  /// Appends an element; makes an empty array of a null value first.
+  void push_back(JsonValue value);
 
-  bool operator==(const JsonValue&) const = default;
+  bool operator==(const JsonValue& other) const;
 
  private:
   std::variant<std::monostate, bool, std::int64_t, std::uint64_t, double, std::string, Array,
