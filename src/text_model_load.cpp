@@ -2,6 +2,7 @@
 #include <string>
 
 #include "waste/format/family.hpp"
+#include "waste/io/crc32.hpp"
 #include "waste/model/kimi.hpp"
 
 namespace waste::model {
@@ -193,6 +194,42 @@ std::size_t TextModel::default_chunk() const noexcept {
   const std::size_t each =
       2 * kernels::vq_table_bytes(options_.exec.precision, books->quant, c.expert_width());
   return std::clamp<std::size_t>(table_bytes / std::max<std::size_t>(each, 1), 1, most);
+}
+
+std::uint32_t TextModel::fingerprint() const {
+  std::uint32_t crc = 0;
+  const auto add = [&](const void* from, std::size_t bytes) {
+    crc = io::crc32({static_cast<const std::uint8_t*>(from), bytes}, crc);
+  };
+  const auto add_row = [&](const TrunkMatrix& w) {
+    const auto fmt = static_cast<std::uint8_t>(w.fmt);
+    add(&fmt, 1);
+    add(w.payload, format::trunk_row_bytes(w.fmt, w.n_cols));
+  };
+  for (const auto& v : vectors_) add(v.data(), v.size() * sizeof(float));
+  for (std::uint32_t i = 0; i < layers_.size(); ++i) {
+    const Layer& layer = layers_[i];
+    if (layer.kda) {
+      for (const TrunkMatrix* w : {&layer.kda->q, &layer.kda->k, &layer.kda->v, &layer.kda->o}) {
+        add_row(*w);
+      }
+    } else {
+      for (const TrunkMatrix* w :
+           {&layer.mla->q, &layer.mla->kv_a, &layer.mla->kv_b, &layer.mla->o}) {
+        add_row(*w);
+      }
+    }
+    if (!layer.moe) continue;
+    add_row(layer.moe->router);
+    if (const auto books = weights_->codebooks(LayerId{i})) {
+      const std::size_t floats =
+          std::size_t{books->quant.stages} * (1u << books->quant.index_bits) * format::vec_dim;
+      add(books->gate, floats * sizeof(float));
+      add(books->up, floats * sizeof(float));
+    }
+  }
+  add_row(lm_head_);
+  return crc;
 }
 
 TextModel::TextModel(std::shared_ptr<Weights> weights, const ModelOptions& options)

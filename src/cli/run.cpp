@@ -15,6 +15,7 @@ struct RunArguments {
   ModelArguments model;
   std::string prompt;
   std::string system;
+  std::string load_session, save_session;
   model::GenerateOptions generate;
   bool raw = false, chat = false, markup = false, think = false, json = false;
 };
@@ -68,8 +69,13 @@ void finish_usage(const RunArguments& a, const OpenedModel& opened) {
 void run(RunArguments& a) {
   OpenedModel opened = open_model(a.model);
   const Tokenizer tokenizer = Tokenizer::open(a.model.path);
-  const std::vector<std::uint32_t> prompt = encode_prompt(a, tokenizer);
+  std::vector<std::uint32_t> prompt = encode_prompt(a, tokenizer);
   Session session = opened.model->start(a.model.context);
+  if (!a.load_session.empty()) {
+    model::SavedSession saved = opened.model->load(a.load_session, a.model.context);
+    session = std::move(saved.session);
+    prompt.insert(prompt.begin(), saved.pending.begin(), saved.pending.end());
+  }
   const auto show = [&](std::string_view text) {
     const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
     return written && std::fflush(stdout) == 0;
@@ -80,6 +86,11 @@ void run(RunArguments& a) {
   const RoutingRecord record(a.model, opened.model->config(), observer);
   const model::Generated g =
       model::generate(*opened.model, session, tokenizer, prompt, a.generate, on_text, observer);
+  if (!a.save_session.empty()) {
+    // Of the answer's tokens generate() has fed all but the last, or all before an end of sequence.
+    const bool all_fed = g.reason == model::StopReason::eos || g.tokens.empty();
+    opened.model->save(session, a.save_session, std::span(g.tokens).last(all_fed ? 0 : 1));
+  }
   record.write();
   finish_usage(a, opened);
   if (a.json) {
@@ -126,6 +137,12 @@ void add_run(CLI::App& app, Context&) {
   sub->add_option("--stop", a->generate.stop, "stop before this text (may be repeated)")
       ->allow_extra_args(false);
   sub->add_flag("--ignore-eos", a->generate.ignore_eos, "go on after an end-of-sequence token");
+  CLI::Option* load = sub->add_option(
+      "--load-session", a->load_session,
+      "go on after what this file remembers, with PROMPT; the same as one run with both texts");
+  sub->add_option("--save-session", a->save_session,
+                  "write what the model has read and said into this file, to go on from there; it "
+                  "may be the one that was loaded");
   CLI::Option* raw =
       sub->add_flag("--raw", a->raw, "continue the prompt as plain text (the default)");
   CLI::Option* chat = sub->add_flag(
@@ -135,6 +152,7 @@ void add_run(CLI::App& app, Context&) {
                     "control tokens written out in the prompt, <|...|>, are control tokens");
   raw->excludes(chat);
   markup->excludes(chat);
+  load->excludes(chat);
   sub->add_option("--system", a->system, "a system message, with --chat")->needs(chat);
   sub->add_flag("--think", a->think, "open the answer with thinking, with --chat")->needs(chat);
   sub->add_flag("--learn", a->model.learn,

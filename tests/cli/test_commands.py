@@ -67,6 +67,13 @@ def main():
     check(len(base) > 40, "run prints text")
     for extra in (["--threads", "1"], ["--threads", "3"]):
         check(run(waste, "run", container, prompt, "-n", "24", *extra).stdout == base, f"same text with {extra}")
+    saved = scratch / "session"
+    begun = run(waste, "run", container, prompt, "-n", "10", "--save-session", saved).stdout
+    on = run(waste, "run", container, "", "-n", "6", "--load-session", saved, "--save-session", saved).stdout
+    end = run(waste, "run", container, "", "-n", "8", "--load-session", saved, "--context", "4000").stdout
+    check(begun[:-1] + on[:-1] + end == base, f"a saved session goes on: {begun!r} {on!r} {end!r}")
+    foreign = run(waste, "run", source, "", "--load-session", saved, code=1).stderr
+    check("another model" in foreign, f"a session of the container is none of the checkpoint: {foreign}")
     tokens = ",".join(ids)
     logits = {}
     for tier in ("baseline", "avx2", "avx512bw", "icelake", "neon64"):

@@ -7,8 +7,10 @@
 
 #include "scratch_container.hpp"
 #include "waste/convert/calibration.hpp"
+#include "waste/core/half.hpp"
 #include "waste/format/manifest.hpp"
 #include "waste/io/checksums.hpp"
+#include "waste/io/crc32.hpp"
 
 namespace {
 
@@ -55,6 +57,27 @@ void save_calibration(const fs::path& folder) {
   fs::remove(file);
   save(folder / "as-written", with_front(0, bytes));
   save(folder / "mended", with_front(1, bytes));
+}
+
+/// Of the target's own model: an empty session, and one of three positions with two tokens pending.
+void save_sessions(const fs::path& dir) {
+  using namespace waste;
+  for (const std::uint8_t position : {0, 3}) {
+    const std::uint8_t pending = position == 0 ? 0 : 2;
+    Bytes b(64);
+    const std::uint32_t header[] = {0x53414457, 2, 2, 8, 1, 2, 4, 3, position, 0, pending, 7};
+    for (std::size_t i = 0; i < 12; ++i) store_le(b.data() + 4 * i, header[i]);
+    const std::size_t floats = 2 * 2 + 3 * 3 * 2 + std::size_t{3} * position;
+    b.resize(64 + 4 * (pending + floats));
+    for (std::size_t i = 0; i < pending; ++i) store_le<std::uint32_t>(&b[64 + 4 * i], 40);
+    for (std::size_t i = 0; i < floats; ++i) {
+      store_le(&b[64 + 4 * (pending + i)], static_cast<float>(i) / 8);
+    }
+    save(dir / ("mended" + std::to_string(position)), with_front(3, b));
+    store_le(b.data() + 48, io::crc32(std::span<const std::uint8_t>(b).subspan(64)));
+    store_le(b.data() + 60, io::crc32(std::span<const std::uint8_t>(b).first(60)));
+    save(dir / ("whole" + std::to_string(position)), with_front(0, b));
+  }
 }
 
 void save_checksums(const fs::path& file) {
@@ -130,6 +153,7 @@ int main(int argc, char** argv) {
           R"("b":{"dtype":"BF16","shape":[4],"data_offsets":[32,40]}})"));
   save(root / "ranks" / "bytes", of("AA== 0\nAQ== 1\nYQ== 2\nYWI= 3\nYWJj 4\n"));
   save_calibration(root / "calibration");
+  save_sessions(root / "session");
   save_checksums(root / "checksums" / "right");
   save(root / "trace" / "three", of("{\"tok\":0,\"layers\":[[1,0],[2]]}\n"
                                     "{\"tok\":1,\"layers\":[[3],[2,0]]}\n"

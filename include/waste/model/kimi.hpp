@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -14,6 +15,7 @@
 #include "waste/core/matrix_view.hpp"
 #include "waste/model/config.hpp"
 #include "waste/model/session.hpp"
+#include "waste/model/session_file.hpp"
 #include "waste/model/weights.hpp"
 #include "waste/nn/attn_res.hpp"
 #include "waste/nn/ffn.hpp"
@@ -66,6 +68,20 @@ class TextModel {
 
   /// A session for at most `context` positions.
   Session start(std::size_t context) const { return Session(config(), context); }
+
+  /// A number that tells this model from others: of its vectors, the first row of its projections
+  /// and head, and the codebooks. A saved session is refused by a model with another one.
+  std::uint32_t fingerprint() const;
+  /// Writes a session, with tokens that belong to it and have not been fed; see save_session().
+  void save(const Session& session, const std::filesystem::path& path,
+            std::span<const std::uint32_t> pending = {}) const {
+    save_session(session, config(), fingerprint(), pending, path);
+  }
+  /// Reads one of this model for at most `context` positions; see load_session(). It goes on as the
+  /// saved one would have, bit for bit.
+  SavedSession load(const std::filesystem::path& path, std::size_t context) const {
+    return load_session(config(), fingerprint(), context, path);
+  }
 
   /// Feeds `tokens` at the session's position. `logits` is [n][vocab_size] for the last n of them,
   /// 0 <= n <= tokens. Throws Error: out_of_range for a token that is not in the vocabulary or for

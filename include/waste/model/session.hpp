@@ -32,6 +32,7 @@ class Session {
 
  private:
   friend class TextModel;
+  friend struct SessionParts;  // session_file.cpp
   struct Layer {
     AlignedBuffer<float> kda_state;  ///< [heads][dim][dim]
     AlignedBuffer<float> kda_ring;   ///< [3][taps - 1][channels]
