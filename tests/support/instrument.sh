@@ -1,17 +1,21 @@
 # Sourced by scripts that compile part of the library, and tests, in another way: with sanitizers or for coverage.
-# The rest (kernels above all, which take many minutes so) comes from a finished build: objects named first win
-# over the archive's.
+# What is not named comes from a finished build, whose archives come last.
 #
 #   instrument BUILD OUT "FLAGS" "SOURCE..." PROGRAM...
 #
 # A PROGRAM is the name of a test (as in tests/*/meson.build), damage_inputs or fuzz_TARGET; it is linked as
-# OUT/PROGRAM.
+# OUT/PROGRAM. A SOURCE under src/arch is compiled for the tier baseline. test_flags, where set, come after FLAGS
+# for whatever is under tests/, which finds Catch2 and nlohmann_json precompiled. The seconds that each file took go
+# to OUT/seconds.tsv. Objects newer than their source and every header are kept. Fails at the first file that does
+# not compile or link.
 
 instrument() {
   local build=$1 out=$2 flags=$3 sources=$4
   shift 4
-  local common program files
+  local common libs program
   common="-std=c++20 -ffp-contract=off -Iinclude -Itests -Isrc $(pkg-config --cflags eigen3) $flags"
+  libs="$build/tests/libwaste_test_support.a $build/src/libwaste.a $(pkg-config --libs libpcre2-8 zlib) -fopenmp -pthread"
+  libs="$libs $(pkg-config --libs catch2-with-main 2>/dev/null || true)"
   mkdir -p "$out/o"
   declare -A of=()
   for program in "$@"; do
@@ -20,33 +24,56 @@ instrument() {
     elif [ "$program" = damage_inputs ]; then
       of[$program]=$(echo tests/damage/*.cpp)
     else
-      of[$program]=$(instrument_test_files "$program")
+      of[$program]=$(instrument_test_files "$program") || return 1
     fi
   done
-  # shellcheck disable=SC2086
-  printf '%s\n' $sources ${of[*]} | sort -u | xargs -P "${WASTE_JOBS:-2}" -I{} bash -c '
-    object=$1/o/$(tr / _ <<<"$3").o
-    if [ "$3" -nt "$object" ] || [ -n "$(find include src tests -name "*.hpp" -newer "$object" -print -quit 2>&1)" ]; then
-      ${CXX:-g++} $2 -c "$3" -o "$object" || exit 255
-    fi' _ "$out" "$common" {}
-  local libs objects=()
-  libs="$build/tests/libwaste_test_support.a $build/src/libwaste.a $(pkg-config --libs libpcre2-8 zlib) -fopenmp -pthread"
-  libs="$libs $(pkg-config --libs catch2-with-main 2>/dev/null || true)"
-  for source in $sources; do objects+=("$out/o/${source//\//_}.o"); done
-  for program in "$@"; do
-    files=""
-    for source in ${of[$program]}; do files="$files $out/o/${source//\//_}.o"; done
+  export -f instrument_compile instrument_link
+  printf '#include "support/catch.hpp"\n#include <nlohmann/json.hpp>\n' >"$out/o/tests.hpp"
+  if [ ! -e "$out/o/tests.hpp.gch" ] || [ tests/support/catch.hpp -nt "$out/o/tests.hpp.gch" ]; then
     # shellcheck disable=SC2086
-    ${CXX:-g++} $common $files "${objects[@]}" $libs -o "$out/$program"
-  done
+    ${CXX:-g++} $common ${test_flags:-} -x c++-header "$out/o/tests.hpp" -o "$out/o/tests.hpp.gch" || return 1
+  fi
+  # The largest first, so that no long one is left for the end.
+  # shellcheck disable=SC2086
+  printf '%s\n' $sources ${of[*]} | sort -u | xargs ls -S | xargs -P "${WASTE_JOBS:-2}" -I{} \
+    bash -c 'instrument_compile "$@" || exit 255' _ "$out" "$common" "${test_flags:-}" {} || return 1
+  local objects=()
+  for source in $sources; do objects+=("$out/o/${source//\//_}.o"); done
+  for program in "$@"; do echo "$program ${of[$program]}"; done | xargs -P "${WASTE_JOBS:-2}" -I{} \
+    bash -c 'instrument_link "$@" || exit 255' _ "$out" "$common" "${objects[*]} -- $libs" {}
+}
+
+instrument_compile() {  # OUT FLAGS TEST_FLAGS SOURCE
+  local out=$1 flags=$2 source=$4 start=$SECONDS
+  local object=$out/o/${source//\//_}.o
+  case $source in
+    src/arch/*) flags="$flags -DWASTE_TIER=baseline" ;;
+    tests/*) flags="$flags $3 -include $out/o/tests.hpp" ;;
+  esac
+  if [ ! -e "$object" ] || [ "$source" -nt "$object" ] ||
+    [ -n "$(find include src tests -name '*.hpp' -newer "$object" -print -quit)" ]; then
+    # shellcheck disable=SC2086
+    ${CXX:-g++} $flags -c "$source" -o "$object" || { rm -f "$object"; return 1; }
+    printf '%s\t%s\n' "$((SECONDS - start))" "$source" >>"$out/seconds.tsv"
+  fi
+}
+
+# The library's objects come first: of an inline function that several define, the linker takes the first.
+instrument_link() {  # OUT FLAGS "OBJECT... -- LIBRARY..." "PROGRAM SOURCE..."
+  local out=$1 program=${4%% *} files="" source
+  for source in ${4#* }; do files="$files $out/o/${source//\//_}.o"; done
+  local linker=""
+  if command -v ld.gold >/dev/null 2>&1; then linker="-fuse-ld=gold"; fi
+  # shellcheck disable=SC2086
+  ${CXX:-g++} $linker $2 ${3%% -- *} $files ${3##* -- } -o "$out/$program"
 }
 
 # The sources of a test program, from the line that names it.
 instrument_test_files() {
   local found
-  found=$(grep -n "^[^#]*'$1' : files(" tests/*/meson.build | head -1)
+  found=$(grep -n "[{ ]'$1' : files(" tests/*/meson.build | grep -v '# test_programs' | head -1)
   [ -n "$found" ] || { echo "no test is named $1" >&2; return 1; }
   local folder
   folder=$(dirname "${found%%:*}")
-  grep -o "'[a-z_0-9]*\.cpp'" <<<"$found" | tr -d "'" | sed "s#^#$folder/#" | tr '\n' ' '
+  grep -o "'$1' : files([^)]*)" <<<"$found" | grep -o "'[a-z_0-9]*\.cpp'" | tr -d "'" | sed "s#^#$folder/#" | tr '\n' ' '
 }
