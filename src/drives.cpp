@@ -17,8 +17,12 @@ namespace fs = std::filesystem;
 constexpr const char* part_suffix = ".part";
 
 [[noreturn]] void fail(const char* operation, const fs::path& path, const std::error_code& ec) {
-  const bool full = ec == std::errc::no_space_on_device;
-  throw Error(fault(full ? Errc::no_space : Errc::io, operation), path.string(), ec.message());
+  Errc code = Errc::io;
+  if (ec == std::errc::no_space_on_device) code = Errc::no_space;
+  if (ec == std::errc::no_such_file_or_directory || ec == std::errc::not_a_directory) {
+    code = Errc::not_found;
+  }
+  throw Error(fault(code, operation), path.string(), ec.message());
 }
 
 /// Whether anything, a link that leads nowhere included, has this name.

@@ -53,12 +53,13 @@ address() {
 }
 
 threads() {  # OpenMP's barriers are invisible to the sanitizer, hence WASTE_STD_THREADS
-  local programs="parallel expert_cache read_ahead interleavings late_experts streaming"
-  local sources="audit cache_policy checksums codebook_file container crc32 error expert_bank expert_cache
-    expert_cache_state file fitted_score manifest memory_limit parallel substitutes trunk_file usage usage_log"
-  # shellcheck disable=SC2046,SC2086
-  instrument "$build" "$out/thread" "-O1 -g1 -fsanitize=thread -DWASTE_STD_THREADS" "$(sources_of $sources)" \
-    $programs && TSAN_OPTIONS="halt_on_error=1" python3 tests/support/run_programs.py "$out/thread" $programs
+  local programs="parallel expert_cache read_ahead interleavings late_experts faults" sources
+  # shellcheck disable=SC2046
+  sources=$(sources_of cache_policy codebook_file container error expert_bank file fitted_score memory_limit parallel
+    substitutes trunk_file usage usage_log $(find src -name 'expert_cache*.cpp' -o -name 'read_*.cpp' | xargs basename -s .cpp))
+  # shellcheck disable=SC2086
+  instrument "$build" "$out/thread" "-O0 -g1 -DWASTE_STD_THREADS -fsanitize=thread" "$sources" $programs &&
+    TSAN_OPTIONS="halt_on_error=1" python3 tests/support/run_programs.py "$out/thread" $programs
 }
 
 valgrind_pass() {

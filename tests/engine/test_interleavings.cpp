@@ -1,5 +1,5 @@
 // Ten thousand random calls from four threads on a small cache: always the right bytes, never more
-// memory, never a hang. tests/engine/thread_sanitizer.sh runs it under ThreadSanitizer.
+// memory, never a hang. tests/sanitize.sh runs it under ThreadSanitizer.
 #include <atomic>
 #include <thread>
 #include <vector>
