@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Streaming figures on synthetic Kimi-Linear containers, cache one quarter of the experts: what
 # checking every record once costs, what reading ahead wins with the page cache bypassed, peak
-# memory against the budget, and what waste plan predicts of a run against that run. Builds what it
+# memory against the budget, and what waste plan predicts of a run against that run; with --traces
+# also the hit rates of every policy on the routing traces (*.jsonl) of a folder. Builds what it
 # needs; takes about 1 GB of disk under TMPDIR.
 # Usage: bench/streaming.sh [--build DIR] [--layers N] [--experts M] [--tokens N] [--rounds N]
-#        [--threads N]
+#        [--threads N] [--traces DIR]
 set -eu
 cd "$(dirname "$0")/.."
-build=build layers=8 experts=32 tokens=48 rounds=3 threads=1
+build=build layers=8 experts=32 tokens=48 rounds=3 threads=1 traces=
 while [ $# -gt 0 ]; do
   case $1 in
     --build) build=$2 ;;
@@ -16,7 +17,8 @@ while [ $# -gt 0 ]; do
     --tokens) tokens=$2 ;;
     --rounds) rounds=$2 ;;
     --threads) threads=$2 ;;
-    *) sed -n '2,7s/^# //p' "$0" >&2; exit 64 ;;
+    --traces) traces=$2 ;;
+    *) sed -n '2,8s/^# //p' "$0" >&2; exit 64 ;;
   esac
   shift 2
 done
@@ -36,6 +38,9 @@ echo "== crc32 once against off, page cache warm"
 echo
 echo "== read-ahead and look-ahead against synchronous reads, page cache bypassed"
 "$waste" bench $common --direct on --compare read-ahead --repeat "$rounds"
+echo
+echo "== io_uring against pread, page cache bypassed"
+"$waste" bench $common --direct on --compare uring --repeat "$rounds"
 echo
 echo "== peak memory of one run"
 "$waste" bench $common --direct on
@@ -70,3 +75,8 @@ for name, told, was in (("hit rate, %", 100 * plan["hit_rate"], 100 * arm["hit_r
                         ("tokens a second", plan["tokens_per_second"], arm["tokens_per_second"])):
     print(f"{name:16} {told:10.4f} {was:10.4f} {was / told if told else float('nan'):8.3f}")
 END
+for trace in ${traces:+"$traces"/*.jsonl}; do
+  echo
+  echo "== hit rates, $(basename "$trace"), cache 0.5, 1 and 2 working sets"
+  "$waste" trace "$trace"
+done

@@ -53,6 +53,16 @@ Fault check_record_with(const format::RecordLayout& layout, LayerId layer, Exper
   return {};
 }
 
+std::uint32_t timed_crc(std::span<const std::uint8_t> bytes, std::uint32_t so_far,
+                        ReadStats& stats) noexcept {
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  const std::uint32_t crc = crc32(bytes, so_far);
+  stats.crc_ns += static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
+  return crc;
+}
+
 std::span<const std::uint8_t> payload_of(const format::RecordLayout& layout,
                                          std::span<const std::uint8_t> record) noexcept {
   return record.subspan(format::record_header_bytes,
@@ -119,7 +129,7 @@ Fault ExpertBank::check_request(ExpertId expert, std::span<std::uint8_t> record)
 
 Fault ExpertBank::try_read_raw(ExpertId expert, std::span<std::uint8_t> record) const noexcept {
   if (const Fault f = check_request(expert, record)) return f;
-  const Fault read = file_.try_pread(record, to_index(expert) * layout_.record_bytes);
+  const Fault read = file_.try_pread(record, offset_of(expert));
   // A file that shrank answers with a short read; say what happened rather than what it caused.
   if (const Fault changed = file_.check_unchanged(identity_)) return changed.at(layer(), expert);
   return read ? read.at(layer(), expert) : Fault{};
@@ -127,9 +137,8 @@ Fault ExpertBank::try_read_raw(ExpertId expert, std::span<std::uint8_t> record) 
 
 Fault ExpertBank::read_summed(ExpertId expert, std::span<std::uint8_t> record,
                               ReadStats& stats) const noexcept {
-  using Clock = std::chrono::steady_clock;
   if (const Fault f = check_request(expert, record)) return f;
-  const std::uint64_t first = to_index(expert) * layout_.record_bytes;
+  const std::uint64_t first = offset_of(expert);
   const std::size_t step = file_.direct() ? record.size() : crc_piece_bytes;
   Fault read;
   std::uint32_t crc = 0;
@@ -139,10 +148,7 @@ Fault ExpertBank::read_summed(ExpertId expert, std::span<std::uint8_t> record,
     const std::size_t from = std::max(at, format::record_header_bytes);
     const std::size_t to = std::min<std::size_t>(end, layout_.payload_end);
     if (read || from >= to) continue;
-    const auto start = Clock::now();
-    crc = crc32(record.subspan(from, to - from), crc);
-    stats.crc_ns += static_cast<std::uint64_t>(
-        std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
+    crc = timed_crc(record.subspan(from, to - from), crc, stats);
   }
   if (const Fault changed = file_.check_unchanged(identity_)) return changed.at(layer(), expert);
   if (read) return read.at(layer(), expert);
@@ -151,18 +157,40 @@ Fault ExpertBank::read_summed(ExpertId expert, std::span<std::uint8_t> record,
                            [&] { return crc; });
 }
 
+bool ExpertBank::is_to_sum(ExpertId expert) const noexcept {
+  const std::uint32_t e = to_index(expert);
+  if (verify() == Verify::always) return true;
+  return verify() == Verify::once && e < entry_.experts &&
+         (passed_[e / 64].load(std::memory_order_relaxed) >> e % 64 & 1) == 0;
+}
+
+void ExpertBank::remember(ExpertId passed) const noexcept {
+  const std::uint32_t e = to_index(passed);
+  passed_[e / 64].fetch_or(std::uint64_t{1} << e % 64, std::memory_order_relaxed);
+}
+
 Fault ExpertBank::try_read(ExpertId expert, std::span<std::uint8_t> record,
                            ReadStats* stats) const noexcept {
-  const std::uint32_t e = to_index(expert);
-  std::atomic<std::uint64_t>* bits = e < entry_.experts ? &passed_[e / 64] : nullptr;
-  const std::uint64_t bit = std::uint64_t{1} << e % 64;
-  const bool sum =
-      verify() == Verify::always || (verify() == Verify::once && bits != nullptr &&
-                                     (bits->load(std::memory_order_relaxed) & bit) == 0);
-  if (!sum) return try_read(expert, record, false);
+  if (!is_to_sum(expert)) return try_read(expert, record, false);
   ReadStats unused;
   const Fault f = read_summed(expert, record, stats != nullptr ? *stats : unused);
-  if (!f && bits != nullptr) bits->fetch_or(bit, std::memory_order_relaxed);
+  if (!f) remember(expert);
+  return f;
+}
+
+Fault ExpertBank::accept(ExpertId expert, std::span<const std::uint8_t> record, const Fault& read,
+                         ReadStats* stats) const noexcept {
+  if (const Fault changed = file_.check_unchanged(identity_)) return changed.at(layer(), expert);
+  if (read) return read.at(layer(), expert);
+  if (!is_to_sum(expert)) return check_record(expert, record, false);
+  ReadStats unused;
+  ReadStats& to = stats != nullptr ? *stats : unused;
+  const Fault f =
+      check_record_with(layout_, layer(), expert, entry_.codebook_base, record, true, [&] {
+        ++to.crc_records;
+        return timed_crc(payload_of(layout_, record), 0, to);
+      });
+  if (!f) remember(expert);
   return f;
 }
 

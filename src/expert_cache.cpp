@@ -1,5 +1,6 @@
 #include "waste/engine/expert_cache.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <optional>
@@ -35,6 +36,7 @@ ExpertCache::ExpertCache(const Container& container, const CacheOptions& options
 ExpertCache::Lease ExpertCache::get(LayerId layer, ExpertId expert) {
   State& s = *state_;
   const std::size_t key = s.key_of(layer, expert);
+  const std::size_t drive = s.drive_of(key);
   Lease lease;
   const auto hold = [&](std::size_t i) {
     ++s.slots[i].pins;
@@ -66,11 +68,13 @@ ExpertCache::Lease ExpertCache::get(LayerId layer, ExpertId expert) {
   while (mine == no_slot) {
     const std::size_t i = s.where[key];
     if (i == no_slot) {
+      if (timed) s.check_readers(drive);
+      const bool hands = timed && !handed && s.has_readers(drive);
       // Where every reader is busy and one read waits already, more of them would only take places
       // from resident records.
-      const bool queue_full = timed && !handed && !s.threads.empty() && !s.urgent.empty();
+      const bool queue_full = hands && s.has_urgent(drive);
       mine = queue_full ? no_slot : s.free_slot();
-      if (mine != no_slot && timed && !handed && !s.threads.empty()) {
+      if (mine != no_slot && hands) {
         s.forget(key);
         s.begin_read(mine, key, Origin::demand);
         s.urgent.push_back({mine, key});
@@ -95,11 +99,7 @@ ExpertCache::Lease ExpertCache::get(LayerId layer, ExpertId expert) {
                     "all " + std::to_string(s.slots.size()) + " are held");
       }
       if (!stall) stall.emplace(s.counters.stall_ns);
-      if (timed) {
-        s.changed.wait_until(lock, deadline);
-      } else {
-        s.changed.wait_for(lock, s.ahead_options.patience);
-      }
+      s.changed.wait_until(lock, std::min(deadline, Clock::now() + s.ahead_options.patience));
       continue;
     }
     Slot& slot = s.slots[i];
@@ -121,8 +121,10 @@ ExpertCache::Lease ExpertCache::get(LayerId layer, ExpertId expert) {
       return lease;
     }
     slot.refuse = false;
-    if (timed && Clock::now() >= deadline) {
+    const Clock::time_point overdue = slot.begun + s.ahead_options.patience;
+    if (timed && Clock::now() >= std::min(deadline, overdue)) {
       s.give_up(i);
+      if (Clock::now() < deadline) continue;
       substitute();
       return lease;
     }
@@ -130,7 +132,7 @@ ExpertCache::Lease ExpertCache::get(LayerId layer, ExpertId expert) {
     if (timed) {
       ++slot.waiting;
       const Clock::time_point begun = slot.begun;
-      s.changed.wait_until(lock, deadline);
+      s.changed.wait_until(lock, std::min(deadline, overdue));
       if (s.where[key] == i && slot.begun == begun) --slot.waiting;
       continue;
     }
@@ -253,7 +255,7 @@ void ExpertCache::prepare(LayerId layer, std::span<const ExpertId> experts) {
   }
   if (!s.ahead.empty()) {
     s.start_readers();
-    s.work.notify_all();
+    s.wake_readers();
   }
 }
 
@@ -286,7 +288,7 @@ void ExpertCache::warm(std::span<const std::pair<LayerId, ExpertId>> experts) {
   }
   if (!s.warm.empty()) {
     s.start_readers();
-    s.work.notify_all();
+    s.wake_readers();
   }
 }
 
@@ -324,6 +326,8 @@ CacheStatus ExpertCache::status() const {
   CacheStatus out;
   out.readers = static_cast<unsigned>(s.threads.size());
   out.readers_refused = s.readers_refused;
+  out.with = s.rings.empty() ? ReadWith::pread : ReadWith::uring;
+  out.uring_refused = s.uring_refused;
   out.drives = static_cast<unsigned>(s.drives);
   out.depth = s.depth;
   const bool of_use = s.depth != 0 && !s.all_resident() && !(s.started && s.threads.empty());

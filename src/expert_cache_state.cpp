@@ -38,6 +38,7 @@ ExpertCache::State::State(const Container& c, const CacheOptions& options)
     if (found == devices.end()) devices.push_back(bank.device());
   }
   drives = std::max<std::size_t>(devices.size(), 1);
+  forsaken.assign(drives, 0);
   const auto& banks = container.banks();
   const std::uint64_t each =
       std::max<std::uint64_t>(banks.empty() ? 0 : banks.front().record_bytes(), 1);
@@ -55,6 +56,7 @@ ExpertCache::State::State(const Container& c, const CacheOptions& options)
   const Places places = places_of(slots.size(), keys, wanted, ahead_options, drives);
   capacity = std::min(places.kept, options.most_kept);
   depth = places.ahead;
+  make_rings(options.ahead);
   if (options.make_policy) {
     policy = options.make_policy(keys);
   } else {
@@ -196,17 +198,25 @@ void ExpertCache::State::begin_read(std::size_t i, std::size_t key, Origin origi
   where[key] = i;
 }
 
+ExpertId ExpertCache::State::expert_of(std::size_t key) const noexcept {
+  const auto bank = static_cast<std::size_t>(&bank_of(key) - container.banks().data());
+  return ExpertId{static_cast<std::uint32_t>(key - first_key[bank])};
+}
+
+std::span<std::uint8_t> ExpertCache::State::memory_of(Slot& slot) const {
+  if (slot.record.empty()) {
+    const std::uint64_t bytes = container.banks().front().record_bytes();
+    slot.record = AlignedBuffer<std::uint8_t>(bytes, format::page_bytes, Uninitialized{});
+  }
+  return slot.record.span();
+}
+
 Fault ExpertCache::State::read(Slot& slot, std::size_t key, ReadCost& cost) const {
   const auto start = std::chrono::steady_clock::now();
   if (read_delay.count() > 0) std::this_thread::sleep_for(read_delay);
   const io::ExpertBank& bank = bank_of(key);
-  const ExpertId expert{
-      static_cast<std::uint32_t>(key - first_key[&bank - container.banks().data()])};
-  if (slot.record.empty()) {
-    slot.record =
-        AlignedBuffer<std::uint8_t>(bank.record_bytes(), format::page_bytes, Uninitialized{});
-  }
-  const Fault fault = bank.try_read(expert, slot.record.span(), &cost.check);
+  const ExpertId expert = expert_of(key);
+  const Fault fault = bank.try_read(expert, memory_of(slot), &cost.check);
   cost.ns = static_cast<std::uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start)
           .count());
@@ -248,6 +258,7 @@ void ExpertCache::State::give_up(std::size_t i) noexcept {
   if (std::chrono::steady_clock::now() - slot.begun < ahead_options.patience) return;
   ++counters.overdue;
   if (std::erase_if(urgent, [i](const Job& job) { return job.slot == i; }) != 0) {
+    forsaken[drive_of(slot.key)] = 1;
     empty_slot(slot);
     return;
   }
@@ -273,128 +284,6 @@ bool ExpertCache::State::has_place(std::size_t drive) const noexcept {
     return slot.staged && drive_of(slot.key) == drive;
   });
   return static_cast<std::size_t>(held) < std::max<std::size_t>(depth / drives, 1);
-}
-
-/// What a reader of `drive` does next: takes the request and marks a slot, or returns false.
-bool ExpertCache::State::next_job(std::size_t drive, Job& job) noexcept {
-  const auto take = [&](std::size_t slot, std::size_t key, Origin origin) {
-    begin_read(slot, key, origin);
-    job = {slot, key};
-    return true;
-  };
-  const auto call = std::find_if(urgent.begin(), urgent.end(),
-                                 [&](const Job& j) { return drive_of(j.key) == drive; });
-  if (call != urgent.end()) {
-    job = *call;
-    urgent.erase(call);
-    return true;
-  }
-  /// The first request of this drive that is not void; those that are go.
-  const auto first_of = [&](std::deque<Request>& queue) {
-    std::erase_if(queue, [&](const Request& r) {
-      return drive_of(r.key) == drive && (where[r.key] != no_slot || !is_fresh(r.number));
-    });
-    return std::find_if(queue.begin(), queue.end(),
-                        [&](const Request& r) { return drive_of(r.key) == drive; });
-  };
-  if (const auto it = first_of(ahead); it != ahead.end()) {
-    if (!has_place(drive)) {  // a guess may have to make room
-      const std::size_t i = staged_slot(Origin::guess, drive);
-      if (i == no_slot) return false;
-      drop_staged(slots[i]);
-    }
-    const std::size_t i = find_empty();
-    if (i == no_slot) return false;
-    const Request request = *it;
-    ahead.erase(it);
-    slots[i].wanted = request.number;
-    return take(i, request.key, Origin::ahead);
-  }
-  if (const auto it = first_of(guess); it != guess.end()) {
-    const std::size_t i = has_place(drive) ? find_empty() : no_slot;
-    if (i == no_slot) return false;
-    const std::size_t key = it->key;
-    guess.erase(it);
-    ++counters.guesses;
-    return take(i, key, Origin::guess);
-  }
-  while (!warm.empty()) {
-    const auto it = std::find_if(warm.begin(), warm.end(),
-                                 [&](std::size_t key) { return drive_of(key) == drive; });
-    if (it == warm.end()) return false;
-    const std::size_t key = *it;
-    const std::size_t i = kept + warming < capacity ? find_empty() : no_slot;
-    if (i == no_slot) {
-      warm.clear();  // every place is filled by what was asked for
-      return false;
-    }
-    warm.erase(it);
-    if (where[key] != no_slot) continue;
-    ++warming;
-    return take(i, key, Origin::warm);
-  }
-  return false;
-}
-
-void ExpertCache::State::run_reader(std::size_t drive) noexcept {
-  std::unique_lock lock(mutex);
-  while (!stopping) {
-    Job job;
-    if (!next_job(drive, job)) {
-      work.wait(lock);
-      continue;
-    }
-    Slot& slot = slots[job.slot];
-    lock.unlock();
-    bool ok = false;
-    ReadCost cost;
-    try {
-      ok = !read(slot, job.key, cost);
-    } catch (...) {  // no memory for the record: whoever asks for it finds out
-    }
-    lock.lock();
-    add(cost);
-    const bool warm_read = slot.origin == Origin::warm;
-    if (warm_read) --warming;
-    end_read(slot, job.key, ok);
-    if (slot.state == SlotState::ready) {
-      if (warm_read && kept < capacity) {
-        slot.kept = true;
-        ++kept;
-        ++counters.warmed;
-      } else if (warm_read) {
-        // Its place was filled meanwhile. Waiters take it as a record read ahead.
-        slot.origin = Origin::ahead;
-        slot.staged = true;
-        ++staged;
-      } else if (substitutes) {
-        settle(slot);
-      }
-    }
-    changed.notify_all();
-  }
-}
-
-void ExpertCache::State::start_readers() noexcept {
-  if (started || stopping) return;
-  started = true;
-  for (std::size_t t = 0; t < reader_threads * drives; ++t) {
-    try {
-      threads.emplace_back([this, drive = t % drives] { run_reader(drive); });
-    } catch (...) {  // the system has no thread to give: callers read for themselves
-      ++readers_refused;
-    }
-  }
-}
-
-void ExpertCache::State::stop_readers() noexcept {
-  {
-    const std::lock_guard lock(mutex);
-    stopping = true;
-  }
-  work.notify_all();
-  for (std::thread& t : threads) t.join();
-  threads.clear();
 }
 
 }  // namespace waste::engine

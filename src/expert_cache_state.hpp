@@ -5,12 +5,16 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <memory>
 #include <mutex>
+#include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "waste/core/aligned_buffer.hpp"
 #include "waste/engine/expert_cache.hpp"
+#include "waste/io/read_queue.hpp"
 
 namespace waste::engine {
 
@@ -54,6 +58,19 @@ struct ExpertCache::State {
     std::size_t key;
   };
 
+  /// A reader's reads in flight.
+  struct Ring {
+    struct Flight {
+      Job job;
+      std::chrono::steady_clock::time_point begun;
+      bool used = false;
+    };
+    explicit Ring(unsigned depth) : queue(depth), flights(depth) {}
+    io::ReadQueue queue;
+    std::vector<Flight> flights;  ///< [tag]
+    bool idle = false;            ///< waits, and would take another job
+  };
+
   State(const Container& c, const CacheOptions& options);
 
   // All below: with `mutex` held unless said otherwise.
@@ -72,6 +89,9 @@ struct ExpertCache::State {
   bool all_resident() const noexcept { return kept == where.size(); }
 
   void begin_read(std::size_t slot, std::size_t key, Origin origin) noexcept;
+  ExpertId expert_of(std::size_t key) const noexcept;  ///< needs no lock
+  /// slot.record, allocated at first use; call without the lock. Throws std::bad_alloc.
+  std::span<std::uint8_t> memory_of(Slot& slot) const;
   /// Reads and checks slot.record; call without the lock.
   Fault read(Slot& slot, std::size_t key, ReadCost& cost) const;
   void add(const ReadCost& cost) noexcept {
@@ -89,21 +109,31 @@ struct ExpertCache::State {
   void give_up(std::size_t slot) noexcept;
 
   void forget(std::size_t key) noexcept;
-  void start_readers() noexcept;
   std::size_t drive_of(std::size_t key) const noexcept;  ///< needs no lock
   /// Whether another record of this drive may be read ahead: no drive takes the places of another.
   bool has_place(std::size_t drive) const noexcept;
-  /// There is work for one more reader, of any drive.
-  void wake_reader() noexcept {
-    if (drives == 1) {
-      work.notify_one();
-    } else {
-      work.notify_all();
-    }
-  }
-  bool next_job(std::size_t drive, Job& job) noexcept;
-  void run_reader(std::size_t drive) noexcept;
+
+  /// Readers: several threads for each drive. expert_cache_readers.cpp
+  void make_rings(const ReadAheadOptions& options);
+  void start_readers() noexcept;
   void stop_readers() noexcept;
+  void wake_reader() noexcept;  ///< there is work for one more, of any drive
+  void wake_readers() noexcept;
+  bool next_job(std::size_t drive, Job& job) noexcept;
+  /// A reader's read is over: its record goes where its origin says.
+  void end_job(const Job& job, bool ok, const ReadCost& cost) noexcept;
+  void run_reader(std::size_t drive) noexcept;
+  void run_ring(std::size_t drive, Ring& ring) noexcept;
+  /// Whether reads may be handed to this drive's readers.
+  bool has_readers(std::size_t drive) const noexcept {
+    return !threads.empty() && !forsaken[drive];
+  }
+  bool has_urgent(std::size_t drive) const noexcept {
+    return std::any_of(urgent.begin(), urgent.end(),
+                       [&](const Job& j) { return drive_of(j.key) == drive; });
+  }
+  /// Takes back the reads that no reader of this drive has begun for too long.
+  void check_readers(std::size_t drive) noexcept;
 
   /// So many calls of prepare() later, a record that was listed and not asked for is fair game.
   static constexpr std::uint64_t prepare_window = 16;
@@ -134,6 +164,9 @@ struct ExpertCache::State {
   CacheCounters counters;
 
   std::vector<std::thread> threads;
+  std::vector<std::unique_ptr<Ring>> rings;  ///< of each thread; none: readers use pread
+  std::string uring_refused;
+  std::vector<std::uint8_t> forsaken;  ///< [drives] nobody has read there for too long
   unsigned readers_refused = 0;
   bool started = false, stopping = false;
 };

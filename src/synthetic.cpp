@@ -139,32 +139,35 @@ void write_trunk(const io::ContainerWriter& writer, const SyntheticOptions& opti
   trunk.publish();
 }
 
-void write_layer(const io::ContainerWriter& writer, LayerId layer, const SyntheticOptions& options,
-                 Progress& progress) {
-  const format::ExpertQuant& q = options.quant;
-  Random random(mix_seed(options.seed, {2, to_index(layer)}));
+void write_layer(const io::ContainerWriter& writer, LayerId layer, io::BankSet set,
+                 const SyntheticOptions& options, Progress& progress) {
+  const format::RecordLayout& layout = writer.layout(set);
+  const format::ExpertQuant& q = layout.quant;
+  const bool is_expert = set == io::BankSet::experts;
+  Random random(mix_seed(options.seed, {is_expert ? 2u : 4u, to_index(layer)}));
   std::vector<float> books(format::kinds * q.stages * (std::size_t{1} << q.index_bits) *
                            format::vec_dim);
   const double deviation = 1.0 / std::sqrt(static_cast<double>(q.stages));
   for (float& v : books) {
     v = f16_to_f32(f32_to_f16(static_cast<float>(deviation * random.normal())));
   }
-  if (!writer.has_codebooks(layer)) writer.write_codebooks(layer, books);
-  if (writer.has_bank(layer)) return;
-  io::BankWriter bank = writer.open_bank(layer);
+  if (!writer.has_codebooks(layer, set)) writer.write_codebooks(layer, books, set);
+  if (writer.has_bank(layer, set)) return;
+  io::BankWriter bank = writer.open_bank(layer, set);
   const std::uint32_t experts = writer.manifest().model.num_experts;
+  const std::uint8_t flags =
+      is_expert && options.substitutes ? format::record_flags::has_substitute : 0;
   parallel_for(experts, options.jobs, [&](std::size_t e) {
     const ExpertId expert{static_cast<std::uint32_t>(e)};
-    Random numbers(mix_seed(options.seed, {3, to_index(layer), e}));
-    io::RecordBuffer record(writer.layout());
+    Random numbers(mix_seed(options.seed, {is_expert ? 3u : 5u, to_index(layer), e}));
+    io::RecordBuffer record(layout);
     for (std::size_t k = 0; k < format::kinds; ++k) {
       const auto kind = static_cast<format::Kind>(k);
-      const format::RecordLayout& layout = writer.layout();
       fill_indices(record.indices(kind), layout.indices(kind), layout.shape.rows(kind), numbers);
       fill_scales(record.scales(kind), layout.shape.cols(kind), numbers);
     }
-    bank.write(expert, record.seal(layer, expert, writer.codebook_base(layer)));
-    progress.add(writer.layout().record_bytes);
+    bank.write(expert, record.seal(layer, expert, writer.codebook_base(layer, set), flags));
+    progress.add(layout.record_bytes);
   });
   bank.publish();
 }
@@ -237,6 +240,7 @@ void write_synthetic(const std::filesystem::path& directory, const SyntheticOpti
   plan.tensor_prefix = k3 ? "language_model." : "";
   plan.config = synthetic_config(options);
   plan.expert_quant = options.quant;
+  plan.substitutes = options.substitutes;
   const format::ModelConfig model = format::parse_model_config(plan.config, "config");
   for (const format::RequiredTensor& t : format::required_tensors(model)) {
     format::TrunkEntry entry;
@@ -256,7 +260,10 @@ void write_synthetic(const std::filesystem::path& directory, const SyntheticOpti
   }
   Progress progress(options, writer.total_bytes());
   for (const format::BankEntry& b : writer.manifest().layers) {
-    write_layer(writer, LayerId{b.layer}, options, progress);
+    write_layer(writer, LayerId{b.layer}, io::BankSet::experts, options, progress);
+    if (options.substitutes) {
+      write_layer(writer, LayerId{b.layer}, io::BankSet::substitutes, options, progress);
+    }
   }
   write_trunk(writer, options, progress);
   writer.finish();

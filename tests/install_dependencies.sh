@@ -3,7 +3,7 @@
 # Usage: tests/install_dependencies.sh [build|test|sanitize|cross]   (each includes build; sanitize and cross include test)
 set -eu
 what=${1:-build}
-packages="g++ meson ninja-build pkg-config libxsimd-dev libeigen3-dev nlohmann-json3-dev zlib1g-dev libcli11-dev libpcre2-dev"
+packages="g++ meson ninja-build pkg-config libxsimd-dev libeigen3-dev nlohmann-json3-dev zlib1g-dev libcli11-dev libpcre2-dev liburing-dev"
 if [ "$what" != build ]; then
   packages="$packages catch2 libbenchmark-dev python3-numpy binutils"
 fi

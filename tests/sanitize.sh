@@ -59,7 +59,7 @@ threads() {  # OpenMP's barriers are invisible to the sanitizer, hence WASTE_STD
     substitutes trunk_file usage usage_log $(find src -name 'expert_cache*.cpp' -o -name 'read_*.cpp' | xargs basename -s .cpp))
   # shellcheck disable=SC2086
   instrument "$build" "$out/thread" "-O0 -g1 -DWASTE_STD_THREADS -fsanitize=thread" "$sources" $programs &&
-    TSAN_OPTIONS="halt_on_error=1" python3 tests/support/run_programs.py "$out/thread" $programs
+    TSAN_OPTIONS="halt_on_error=1" WASTE_INTERLEAVINGS=10000 python3 tests/support/run_programs.py "$out/thread" $programs
 }
 
 valgrind_pass() {

@@ -156,6 +156,11 @@ std::vector<Arm> arms_of(const BenchArguments& a) {
     if (a.compare == "crc") {
       base.name = "crc off";
       base.model.verify = "off";
+    } else if (a.compare == "uring") {
+      base.name = "pread";
+      base.model.io = "pread";
+      full.name = "io_uring";
+      full.model.io = "uring";
     } else {
       base.name = "synchronous";
       base.model.ahead.readers = 0;
@@ -202,6 +207,7 @@ JsonValue arm_json(const Arm& arm) {
   out.set("readers", arm.status.readers);
   out.set("read_depth", static_cast<std::uint64_t>(arm.status.depth));
   out.set("direct_io", arm.status.direct_io);
+  out.set("io", io_name(arm.status));
   JsonValue profile(JsonValue::Object{});
   for (std::size_t p = 0; p < phases; ++p) profile.set(to_string(Phase(p)), r.phase[p]);
   out.set("phase_seconds", std::move(profile));
@@ -292,10 +298,12 @@ void add_bench(CLI::App& app, Context& context) {
   sub->add_option("--share", a->share,
                   "memory for the expert cache as a share of all experts, instead of --cache")
       ->check(CLI::Range(0.0, 1.0));
-  sub->add_option("--compare", a->compare,
-                  "measure a second arm in the same process, in turns: crc (the same without "
-                  "checking crc32s) or read-ahead (the same with every read made by who needs it)")
-      ->check(CLI::IsMember({"none", "crc", "read-ahead"}))
+  sub->add_option(
+         "--compare", a->compare,
+         "measure a second arm in the same process, in turns: crc (the same without "
+         "checking crc32s), read-ahead (the same with every read made by who needs it) or uring "
+         "(--io uring against --io pread)")
+      ->check(CLI::IsMember({"none", "crc", "read-ahead", "uring"}))
       ->capture_default_str();
   sub->add_option("--repeat", a->repeat, "rounds; each opens the container anew")
       ->check(CLI::Range(1, 1000))

@@ -7,6 +7,7 @@ const std::vector<AddCommand> commands = {
     add_calibrate,
     add_verify,
     add_info,
+    add_plan,
     add_run,
     add_eval,
     add_trace,

@@ -23,7 +23,8 @@ using AddCommand = void (*)(CLI::App& app, Context& context);
 void add_convert(CLI::App& app, Context& context);    // convert.cpp
 void add_calibrate(CLI::App& app, Context& context);  // calibrate.cpp
 void add_verify(CLI::App& app, Context& context);     // verify.cpp
-void add_info(CLI::App& app, Context& context);       // info.cpp: info, plan
+void add_info(CLI::App& app, Context& context);       // info.cpp
+void add_plan(CLI::App& app, Context& context);       // plan.cpp
 void add_run(CLI::App& app, Context& context);        // run.cpp: run
 void add_eval(CLI::App& app, Context& context);       // eval.cpp: eval, logits
 void add_trace(CLI::App& app, Context& context);      // trace.cpp

@@ -26,6 +26,8 @@ const std::map<std::string, engine::Policy> policies = [] {
   return out;
 }();
 
+const std::map<std::string, engine::ReadWith> ways_to_read = {{"pread", engine::ReadWith::pread},
+                                                              {"uring", engine::ReadWith::uring}};
 const std::map<std::string, io::Verify> verify_modes = {
     {"off", io::Verify::off}, {"once", io::Verify::once}, {"always", io::Verify::always}};
 
@@ -148,6 +150,13 @@ void add_model_options(CLI::App& app, ModelArguments& a) {
   app.add_option("--read-depth", a.ahead.depth,
                  "experts read ahead at most, within the cache's memory")
       ->capture_default_str();
+  app.add_option(
+         "--io", a.io,
+         "how readers read: pread (one read at a time for each) or uring (io_uring: together "
+         "they keep --read-depth reads in flight on each drive; pread, and it is said, where "
+         "the system refuses)")
+      ->check(CLI::IsMember(names_of(ways_to_read)))
+      ->capture_default_str();
   app.add_option("--look-ahead", a.ahead.look_ahead,
                  "experts of the next layer to guess, by its own router (0: none)")
       ->capture_default_str();
@@ -223,6 +232,7 @@ OpenedModel open_model(const ModelArguments& a) {
     cache.make_policy =
         engine::policy_of_layers(policies.at(a.policy), container.model().num_experts);
     cache.ahead = a.ahead;
+    cache.ahead.with = ways_to_read.at(a.io);
     cache.read_delay = std::chrono::microseconds(std::llround(a.disk_delay_ms * 1000));
     if (a.substitute_after_ms) {
       cache.substitutes =
@@ -245,6 +255,10 @@ OpenedModel open_model(const ModelArguments& a) {
   if (a.eps_compat) options.use_compat_epsilons(weights->config());
   out.model = std::make_unique<TextModel>(std::move(weights), options);
   return out;
+}
+
+const char* io_name(const engine::CacheStatus& status) {
+  return status.with == engine::ReadWith::uring ? "io_uring" : "pread";
 }
 
 JsonValue OpenedModel::cache_json() const {
@@ -278,6 +292,17 @@ JsonValue OpenedModel::cache_json() const {
   out.set("readers", s.readers);
   out.set("read_depth", static_cast<std::uint64_t>(s.depth));
   out.set("direct_io", s.direct_io);
+  out.set("io", io_name(s));
+  return out;
+}
+
+std::vector<std::string> OpenedModel::fallbacks() const {
+  std::vector<std::string> out;
+  if (!usage_refused.empty()) out.emplace_back("no warm start: ").append(usage_refused);
+  if (direct_refused) out.emplace_back("page cache not bypassed: the file system refused");
+  if (!container) return out;
+  const std::string refused = container->cache().status().uring_refused;
+  if (!refused.empty()) out.emplace_back("reading with pread: ").append(refused);
   return out;
 }
 
@@ -288,9 +313,12 @@ std::string OpenedModel::streaming_text() const {
                        : direct_refused ? "page cache NOT bypassed: the file system refused"
                                         : "reads through the page cache";
   char text[160];
-  std::snprintf(text, sizeof text, "%u readers, %zu records ahead at most, %zu guessed a layer; %s",
-                s.readers, s.depth, s.look_ahead, direct);
-  return text;
+  std::snprintf(text, sizeof text,
+                "%u readers (%s), %zu records ahead at most, %zu guessed a layer; %s", s.readers,
+                io_name(s), s.depth, s.look_ahead, direct);
+  std::string out = text;
+  if (!s.uring_refused.empty()) out.append("; NOT with io_uring: ").append(s.uring_refused);
+  return out;
 }
 
 std::string OpenedModel::cache_text() const {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "waste/engine/routing_trace.hpp"
 #include "waste/format/json.hpp"
@@ -30,6 +31,7 @@ struct ModelArguments {
   bool learn = false;  ///< count what is used in usage.waste
   engine::ReadAheadOptions ahead;
   std::string direct = "auto";
+  std::string io = "pread";  ///< or uring
   std::string record_trace;  ///< file for the experts that tokens choose; empty: none
 };
 
@@ -68,6 +70,8 @@ struct OpenedModel {
   JsonValue cache_json() const;
   /// "812 hits, 120 misses (87.1 %), 2.95 MB read"; empty for a checkpoint.
   std::string cache_text() const;
+  /// What was asked for and not had, a line each.
+  std::vector<std::string> fallbacks() const;
   /// What the cache runs with, one line; empty for a checkpoint.
   std::string streaming_text() const;
 };
@@ -75,5 +79,8 @@ struct OpenedModel {
 /// Throws Error: not_found where DIR holds neither manifest.json nor config.json, over_budget where
 /// the memory cannot hold it, and whatever opening finds.
 OpenedModel open_model(const ModelArguments& arguments);
+
+/// What readers read with.
+const char* io_name(const engine::CacheStatus& status);
 
 }  // namespace waste::cli

@@ -56,9 +56,6 @@ void print_json(const OpenedModel& opened, std::size_t prompt_tokens, const mode
 
 /// A usage log that cannot be read or written costs the next run its warm start, not this one.
 void finish_usage(const RunArguments& a, const OpenedModel& opened) {
-  if (!opened.usage_refused.empty()) {
-    std::fprintf(stderr, "[no warm start: %s]\n", opened.usage_refused.c_str());
-  }
   if (!a.model.learn || !opened.usage) return;
   if (const Fault f = opened.usage->finish()) {
     std::fprintf(stderr, "[not learned: %s]\n",
@@ -92,6 +89,7 @@ void run(RunArguments& a) {
     opened.model->save(session, a.save_session, std::span(g.tokens).last(all_fed ? 0 : 1));
   }
   record.write();
+  for (const std::string& line : opened.fallbacks()) std::fprintf(stderr, "[%s]\n", line.c_str());
   finish_usage(a, opened);
   if (a.json) {
     print_json(opened, prompt.size(), g);

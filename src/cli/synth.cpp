@@ -52,6 +52,8 @@ void add_synth(CLI::App& app, Context&) {
   sub->add_option("--format", a->format, "format of the experts")
       ->check(CLI::IsMember({"vq3r", "vq4p", "vq2r"}))
       ->capture_default_str();
+  sub->add_flag("--substitutes", a->options.substitutes,
+                "also write substitutes of about 1 bit a weight, for --substitute-after");
   sub->add_option("--seed", a->options.seed, "the same seed gives the same bytes")
       ->capture_default_str();
   sub->add_option("--jobs,-j", a->options.jobs, "threads (0: all)")->capture_default_str();

@@ -1,4 +1,5 @@
-// A disk that fails on request: replaces pread in the test program, below the library's files.
+// A disk that fails on request: replaces pread in the test program, below the library's files, and
+// what io_uring's rings hand to the kernel.
 #pragma once
 
 #include <sys/types.h>
@@ -16,15 +17,20 @@ struct DiskRead {
   void* to;
   std::size_t bytes;
   off_t offset;
+  /// Of a read in a ring, which is faulted on a thread of its own: ends it with this result.
+  std::function<void(int)> ring_end;
   /// The real read.
   ssize_t pass(std::size_t at_most) const;
   ssize_t pass() const { return pass(bytes); }
-  /// Ends the calling thread where it stands, as if the system had killed it.
+  /// Ends the thread that reads where it stands, as if the system had killed it; of a read in a
+  /// ring, the thread that would have fetched its result.
   [[noreturn]] void die() const;
 };
 
 /// While true, no thread can be started: pthread_create answers EAGAIN.
 extern std::atomic<bool> refuse_threads;
+/// While true, no ring can be set up.
+extern std::atomic<bool> refuse_rings;
 
 /// While it lives, every read goes through `fault` (from any thread, several at once).
 class FaultyDisk {

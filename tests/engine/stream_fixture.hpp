@@ -10,6 +10,7 @@
 #include "support/golden.hpp"
 #include "support/tiny_container.hpp"
 #include "waste/engine/expert_cache.hpp"
+#include "waste/io/read_queue.hpp"
 
 namespace waste::test {
 
@@ -28,6 +29,7 @@ struct StreamFixture {
   std::filesystem::path directory;
   Container container;
   std::vector<std::vector<Expert>> truth;  ///< [layer - 1][expert]
+  engine::ReadWith with = engine::ReadWith::pread;
 
   explicit StreamFixture(const std::string& name, std::uint32_t experts = 5,
                          const OpenOptions& options = {}) {
@@ -47,6 +49,7 @@ struct StreamFixture {
   engine::CacheOptions options(std::uint64_t slots) const {
     engine::CacheOptions out;
     out.budget_bytes = slots * record_bytes();
+    out.ahead.with = with;
     return out;
   }
   bool right(std::uint32_t layer, std::uint32_t e, const ExpertView& view) const {
@@ -55,6 +58,18 @@ struct StreamFixture {
            same_matrix(view.down, want.down);
   }
 };
+
+/// Ways to read that this build and system have.
+inline std::vector<engine::ReadWith> ways() {
+  std::vector<engine::ReadWith> out{engine::ReadWith::pread};
+  try {
+    io::ReadQueue probe(1);
+    out.push_back(engine::ReadWith::uring);
+  } catch (const Error& e) {
+    skipped(e.what());
+  }
+  return out;
+}
 
 inline std::vector<ExpertId> ids(std::initializer_list<std::uint32_t> list) {
   std::vector<ExpertId> out;

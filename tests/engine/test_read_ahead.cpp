@@ -17,12 +17,14 @@ using waste::ExpertId;
 using waste::LayerId;
 using waste::engine::CacheOptions;
 using waste::engine::Policy;
+using waste::engine::ReadWith;
 using waste::test::DiskRead;
 using waste::test::eventually;
 using waste::test::FaultyDisk;
 using waste::test::Gate;
 using waste::test::ids;
 using waste::test::StreamFixture;
+using waste::test::ways;
 
 namespace {
 
@@ -37,7 +39,8 @@ fs::path memory_dir(const std::string& name) {
 }  // namespace
 
 TEST_CASE("a prepared layer is there when it is asked for, and counts as misses read in time") {
-  const StreamFixture f("ahead-prepare");
+  StreamFixture f("ahead-prepare");
+  f.with = GENERATE(from_range(ways()));
   ExpertCache cache(f.container, f.options(15));
   REQUIRE(cache.status().readers == 0);  // none before there is work
   cache.prepare(LayerId{2}, ids({4, 1, 3}));
@@ -60,9 +63,10 @@ TEST_CASE("a prepared layer is there when it is asked for, and counts as misses 
 }
 
 TEST_CASE("a caller waits for a read under way and makes one that has not begun") {
-  const StreamFixture f("ahead-late");
+  StreamFixture f("ahead-late");
+  f.with = GENERATE(from_range(ways()));
   CacheOptions options = f.options(15);
-  options.ahead.readers = 1;
+  options.ahead.readers = options.ahead.depth = 1;
   ExpertCache cache(f.container, options);
   Gate gate;
   std::atomic<int> held{0};
@@ -93,7 +97,8 @@ TEST_CASE("a caller waits for a read under way and makes one that has not begun"
 }
 
 TEST_CASE("guesses are read at low rank, used where right and dropped where wrong") {
-  const StreamFixture f("ahead-guess");
+  StreamFixture f("ahead-guess");
+  f.with = GENERATE(from_range(ways()));
   ExpertCache cache(f.container, f.options(15));
   cache.expect(LayerId{3}, ids({0, 1, 2}));
   REQUIRE(eventually([&] { return cache.counters().bytes_read == 3 * f.record_bytes(); }));
@@ -112,7 +117,7 @@ TEST_CASE("guesses are read at low rank, used where right and dropped where wron
 }
 
 TEST_CASE("a layer's own experts go before guesses, and reaching a layer withdraws its guesses") {
-  const StreamFixture f("ahead-rank");
+  const StreamFixture f("ahead-rank");  // a ring begins all that it has room for
   CacheOptions options = f.options(15);
   options.ahead.readers = 1;
   ExpertCache cache(f.container, options);
@@ -142,7 +147,8 @@ TEST_CASE("a layer's own experts go before guesses, and reaching a layer withdra
 }
 
 TEST_CASE("reading ahead never evicts a resident record, and stays within depth and budget") {
-  const StreamFixture f("ahead-budget", 12);
+  StreamFixture f("ahead-budget", 12);
+  f.with = GENERATE(from_range(ways()));
   CacheOptions options = f.options(12);  // 9 kept, 1 for a caller, 2 ahead
   options.policy = Policy::lru;
   ExpertCache cache(f.container, options);
@@ -175,7 +181,8 @@ TEST_CASE("residents that a layer has listed are not evicted for one another") {
 }
 
 TEST_CASE("what was prepared and never asked for is dropped in time, or when withdrawn") {
-  const StreamFixture f("ahead-unused", 12);
+  StreamFixture f("ahead-unused", 12);
+  f.with = GENERATE(from_range(ways()));
   CacheOptions options = f.options(12);
   ExpertCache cache(f.container, options);
   const std::uint64_t two = 2 * f.record_bytes();
@@ -192,7 +199,8 @@ TEST_CASE("what was prepared and never asked for is dropped in time, or when wit
 }
 
 TEST_CASE("warming fills places that are free and no others") {
-  const StreamFixture f("ahead-warm", 12);
+  StreamFixture f("ahead-warm", 12);
+  f.with = GENERATE(from_range(ways()));
   ExpertCache cache(f.container, f.options(12));  // 9 kept
   std::vector<std::pair<LayerId, ExpertId>> list;
   for (std::uint32_t e = 0; e < 12; ++e) list.emplace_back(LayerId{1}, ExpertId{e});
@@ -207,7 +215,8 @@ TEST_CASE("warming fills places that are free and no others") {
 }
 
 TEST_CASE("several caches read ahead at once, and end with requests outstanding") {
-  const StreamFixture f("ahead-several");
+  StreamFixture f("ahead-several");
+  f.with = GENERATE(from_range(ways()));
   for (int round = 0; round < 10; ++round) {
     ExpertCache a(f.container, f.options(15));
     ExpertCache::Lease held;
@@ -261,13 +270,16 @@ TEST_CASE("a drive that does not answer keeps no other drive waiting") {
     waste::test::skipped("no second file system to put banks on");
     return;
   }
+  const ReadWith with = GENERATE(from_range(ways()));
   for (const unsigned readers : {1u, 2u}) {
     CacheOptions options = f.options(36);
     options.ahead.readers = readers;
     options.ahead.depth = 3;
+    options.ahead.with = with;
     ExpertCache cache(striped, options);
     Gate gate;
     std::atomic<int> held{0};
+    const int at_once = with == ReadWith::uring ? 3 : static_cast<int>(readers);
     const int stuck = banks[0].file().native_handle();
     const FaultyDisk disk([&](const DiskRead& r) {
       if (r.fd == stuck) {
@@ -279,7 +291,7 @@ TEST_CASE("a drive that does not answer keeps no other drive waiting") {
     // More than the depth of the first drive, so that a common one would be used up.
     cache.prepare(LayerId{1}, ids({0, 1, 2, 3, 4, 5}));
     cache.expect(LayerId{2}, ids({7, 8, 9}));
-    REQUIRE(eventually([&] { return held == static_cast<int>(readers); }));
+    REQUIRE(eventually([&] { return held == at_once; }));
     REQUIRE(eventually([&] { return cache.counters().bytes_read == 3 * f.record_bytes(); }));
     REQUIRE(cache.status().drives == 2);
     REQUIRE(cache.status().readers == 2 * readers);

@@ -1,7 +1,6 @@
 // Substitutes in the cache: who is late is replaced, counted and kept for later; nobody else is.
 #include <atomic>
 #include <cerrno>
-#include <fstream>
 #include <memory>
 #include <random>
 #include <thread>
@@ -11,6 +10,7 @@
 #include "engine/stream_fixture.hpp"
 #include "support/catch.hpp"
 #include "support/failure.hpp"
+#include "support/tiny_substitutes.hpp"
 #include "waste/io/substitutes.hpp"
 #include "waste/model/container_weights.hpp"
 #include "waste/model/kimi.hpp"
@@ -22,46 +22,12 @@ using namespace waste::test;
 using engine::CacheOptions;
 using std::chrono::milliseconds;
 
-/// One-stage experts of the same shapes as StreamFixture's, from other random numbers.
-TinyContainer one_stage(std::uint32_t experts) {
-  TinySpec spec = TinySpec::vq3r();
-  spec.experts = experts;
-  spec.stages = 1;
-  spec.seed = 99;
-  TinyContainer out = make_tiny(spec);
-  for (std::size_t i = 0; i < out.layers.size(); ++i) {
-    out.layers[i].codebook_base = static_cast<std::uint32_t>(3 * i);
-  }
-  out.pack();
-  return out;
-}
-
-/// Writes the experts of `coarse` as the substitutes of the container in `directory`.
-void write_substitutes(const TinyContainer& coarse, const std::filesystem::path& directory) {
-  const auto write = [&](const std::string& name, const Bytes& bytes) {
-    std::ofstream(directory / name, std::ios::binary)
-        .write(reinterpret_cast<const char*>(bytes.data()),
-               static_cast<std::streamsize>(bytes.size()));
-  };
-  Bytes books = coarse.files.at("codebooks.bin");
-  for (std::size_t at = 0; at < books.size(); at += 4112) books[at + 6] = 6;
-  write("subs-codebooks.bin", books);
-  for (const TinyLayer& l : coarse.layers) {
-    Bytes bank = coarse.files.at("experts-L" + std::to_string(l.layer) + ".bin");
-    for (std::size_t at = 0; at < bank.size(); at += coarse.record_bytes()) {
-      std::memcpy(&bank[at], "WSUB", 4);
-      bank[at + 8] = 6;
-    }
-    write("subs-L" + std::to_string(l.layer) + ".bin", bank);
-  }
-}
-
 struct Fixture : StreamFixture {
   TinyContainer coarse;
   std::shared_ptr<const io::Substitutes> substitutes;
 
   explicit Fixture(const std::string& name, std::uint32_t experts = 5)
-      : StreamFixture(name, experts), coarse(one_stage(experts)) {
+      : StreamFixture(name, experts), coarse(one_stage(tiny.spec)) {
     write_substitutes(coarse, directory);
     substitutes = std::make_shared<const io::Substitutes>(io::Substitutes::open(container));
   }
@@ -92,7 +58,8 @@ struct Fixture : StreamFixture {
 }  // namespace
 
 TEST_CASE("a late record is answered by its substitute, and kept for the next time") {
-  const Fixture f("substitute-late");
+  Fixture f("substitute-late");
+  f.with = GENERATE(from_range(ways()));
   Gate gate;
   const auto offset = static_cast<off_t>(2 * f.record_bytes());
   ExpertCache::Lease outlives;
@@ -128,7 +95,8 @@ TEST_CASE("a late record is answered by its substitute, and kept for the next ti
 }
 
 TEST_CASE("a record read ahead that is late is replaced too, and used when it is there") {
-  const Fixture f("substitute-ahead");
+  Fixture f("substitute-ahead");
+  f.with = GENERATE(from_range(ways()));
   Gate gate;
   const FaultyDisk disk([&](const DiskRead& r) {
     gate.pass();
@@ -153,7 +121,8 @@ TEST_CASE("a record read ahead that is late is replaced too, and used when it is
 }
 
 TEST_CASE("in time nothing is substituted, and without substitutes everyone waits") {
-  const Fixture f("substitute-in-time");
+  Fixture f("substitute-in-time");
+  f.with = GENERATE(from_range(ways()));
   const FaultyDisk disk([&](const DiskRead& r) {
     std::this_thread::sleep_for(milliseconds(3));
     return r.pass();
@@ -178,7 +147,8 @@ TEST_CASE("in time nothing is substituted, and without substitutes everyone wait
 }
 
 TEST_CASE("a read that failed is an error, whatever there is to replace it") {
-  const Fixture f("substitute-failed");
+  Fixture f("substitute-failed");
+  f.with = GENERATE(from_range(ways()));
   std::atomic<bool> broken{true};
   const FaultyDisk disk([&](const DiskRead& r) -> ssize_t {
     if (!broken) return r.pass();
@@ -211,6 +181,54 @@ TEST_CASE("a reader that died is given up once patience ends") {
   CHECK(cache.counters().overdue == 1);
 }
 
+TEST_CASE("where every reader has died callers read for themselves, and nothing is substituted") {
+  Fixture f("substitute-deaths");
+  f.with = GENERATE(from_range(ways()));
+  const auto caller = std::this_thread::get_id();
+  const FaultyDisk disk([&](const DiskRead& r) {
+    if (std::this_thread::get_id() != caller) r.die();
+    return r.pass();
+  });
+  CacheOptions options = f.options(15, milliseconds(1));
+  options.ahead.patience = milliseconds(20);
+  options.ahead.depth = 2;  // one in flight for each of the three readers, in rings too
+  ExpertCache cache(f.container, options);
+  for (std::uint32_t e = 0; e < 3; ++e) {
+    CHECK(cache.get(LayerId{1}, ExpertId{e}).substituted());
+  }
+  // Nobody is left to begin this one, asked for once; it must not hold up the others for ever.
+  CHECK(cache.get(LayerId{1}, ExpertId{3}).substituted());
+  REQUIRE(eventually([&] { return !cache.get(LayerId{2}, ExpertId{0}).substituted(); }));
+  const std::uint64_t before = cache.counters().substituted;
+  for (const std::uint32_t layer : {2u, 3u}) {
+    for (std::uint32_t e = 0; e < 5; ++e) {
+      const auto lease = cache.get(LayerId{layer}, ExpertId{e});
+      CHECK_FALSE(lease.substituted());
+      CHECK(f.right(layer, e, lease.view()));
+    }
+  }
+  CHECK(cache.counters().substituted == before);
+}
+
+TEST_CASE("a deadline longer than patience does not wait for readers that have died") {
+  Fixture f("substitute-patience");
+  f.with = GENERATE(from_range(ways()));
+  const auto caller = std::this_thread::get_id();
+  const FaultyDisk disk([&](const DiskRead& r) {
+    if (std::this_thread::get_id() != caller) r.die();
+    return r.pass();
+  });
+  CacheOptions options = f.options(15, milliseconds(3600000));
+  options.ahead.patience = milliseconds(10);
+  ExpertCache cache(f.container, options);
+  for (std::uint32_t layer = 1; layer <= 3; ++layer) {
+    for (std::uint32_t e = 0; e < 5; ++e) {
+      CHECK(f.right(layer, e, cache.get(LayerId{layer}, ExpertId{e}).view()));
+    }
+  }
+  CHECK(cache.counters().substituted == 0);
+}
+
 TEST_CASE("substitutes want a reader") {
   const Fixture f("substitute-readers");
   CacheOptions options = f.options(8, milliseconds(1));
@@ -219,7 +237,8 @@ TEST_CASE("substitutes want a reader") {
 }
 
 TEST_CASE("many threads on an uneven disk hold the expert or its substitute, all counted") {
-  const Fixture f("substitute-threads", 8);
+  Fixture f("substitute-threads", 8);
+  f.with = GENERATE(from_range(ways()));
   const FaultyDisk disk([&](const DiskRead& r) {
     std::this_thread::sleep_for(
         std::chrono::microseconds(static_cast<unsigned>(r.offset / 4096 * 7919) % 3000));
@@ -255,7 +274,8 @@ TEST_CASE("many threads on an uneven disk hold the expert or its substitute, all
 }
 
 TEST_CASE("a model of substitutes alone is the model of one-stage experts, bit for bit") {
-  const Fixture f("substitute-model");
+  Fixture f("substitute-model");
+  f.with = GENERATE(from_range(ways()));
   TinyContainer plain = f.coarse;  // the substitutes as experts, and the other's trunk
   plain.tensors = f.tiny.tensors;
   plain.pack();

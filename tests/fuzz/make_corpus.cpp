@@ -166,6 +166,15 @@ int main(int argc, char** argv) {
        with_front(1, of(R"({"added_tokens_decoder": {"12": {"content": "<|b|>"}}, "x": 1})")));
   save(root / "side" / "chat",
        with_front(2, of(R"({"system": ["<s>", "</s>"], "user": ["<u>", ""], "open": "<a>"})")));
+  // One damage of each kind to each file of substitutes of either base, crc mended or not.
+  for (std::uint8_t kind = 0; kind < 8; ++kind) {
+    for (std::uint8_t base = 0; base < 2; ++base) {
+      save(root / "substitutes" / (std::to_string(base) + "-" + std::to_string(kind)),
+           {base, kind, static_cast<std::uint8_t>(kind | (base == 1 ? 0x80 : 0)),
+            static_cast<std::uint8_t>(60 + 37 * kind), static_cast<std::uint8_t>(kind % 2), 0, 0, 3,
+            0});
+    }
+  }
   // One damage of each kind to each base of the checkpoint; one input per kernel family.
   for (std::uint8_t kind = 0; kind < 8; ++kind) {
     save(root / "checkpoint" / std::to_string(kind),

@@ -30,7 +30,7 @@ sources="src/audit.cpp src/calibration.cpp src/chat.cpp src/checkpoint.cpp src/c
   src/checksums.cpp src/codebook_file.cpp src/container.cpp src/crc32.cpp src/dispatch.cpp src/error.cpp
   src/expert_bank.cpp src/file.cpp src/input_moments.cpp src/json.cpp src/json_fields.cpp src/json_value.cpp src/manifest.cpp
   src/memory_limit.cpp src/model_config.cpp src/model_families.cpp src/parallel.cpp src/routing_trace.cpp
-  src/safetensors.cpp src/session.cpp src/session_file.cpp src/tokenizer*.cpp src/trunk_file.cpp src/usage_log.cpp tests/support/tiny_*.cpp"
+  src/safetensors.cpp src/session.cpp src/session_file.cpp src/substitutes.cpp src/tokenizer*.cpp src/trunk_file.cpp src/usage_log.cpp tests/support/tiny_*.cpp"
 # The kernels of this CPU's tiers, without UndefinedBehaviorSanitizer, which makes them compile many times longer.
 tiers="baseline"
 cpu_has() { grep -qw "$1" /proc/cpuinfo; }

@@ -16,6 +16,9 @@ instrument() {
   common="-std=c++20 -ffp-contract=off -Iinclude -Itests -Isrc $(pkg-config --cflags eigen3) $flags"
   libs="$build/tests/libwaste_test_support.a $build/src/libwaste.a $(pkg-config --libs libpcre2-8 zlib) -fopenmp -pthread"
   libs="$libs $(pkg-config --libs catch2-with-main 2>/dev/null || true)"
+  if pkg-config --exists liburing; then
+    common="$common -DWASTE_LIBURING" libs="$libs $(pkg-config --libs liburing)"
+  fi
   mkdir -p "$out/o"
   declare -A of=()
   for program in "$@"; do

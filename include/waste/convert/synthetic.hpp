@@ -18,6 +18,7 @@ struct SyntheticOptions {
   std::uint32_t experts = 0;  ///< per layer; 0: as many as the model has
   std::uint32_t vocab = 0;    ///< 0: the model's 163840
   format::ExpertQuant quant = format::vq3r;
+  bool substitutes = false;  ///< also SUB1 banks, as random as the experts
   std::uint64_t seed = 1;
   unsigned jobs = 0;  ///< threads; 0: all. The result is the same for any number.
   /// Bytes written so far and in all; from any thread, one call at a time.

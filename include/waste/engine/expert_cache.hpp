@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "waste/core/error.hpp"
@@ -60,7 +61,7 @@ struct CacheCounters {
   std::uint64_t stall_ns = 0;           ///< callers' time in waits and reads, summed over callers
   std::uint64_t crc_ns = 0;       ///< of the reads: computing crc32s, on whichever thread read
   std::uint64_t crc_records = 0;  ///< records whose crc32 was compared
-  std::uint64_t read_ns = 0;      ///< time in reads, checks included, summed over all threads
+  std::uint64_t read_ns = 0;      ///< how long reads took, checks included, summed over reads
 };
 
 /// What a cache runs with; what was asked for may not have been had.
@@ -72,6 +73,8 @@ struct CacheStatus {
   io::Verify verify = io::Verify::off;  ///< of the banks
   bool direct_io = false;  ///< every bank bypasses the page cache, as a real read has proved
   unsigned drives = 0;     ///< that hold the banks; each has its own share of the readers
+  ReadWith with = ReadWith::pread;
+  std::string uring_refused;  ///< why readers use pread though io_uring was asked for
 };
 
 /// Experts of one container in a fixed number of record-sized slots. Thread-safe; any number of

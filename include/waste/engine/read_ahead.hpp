@@ -3,8 +3,15 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 
 namespace waste::engine {
+
+/// How reader threads read. A caller that reads for itself uses pread.
+enum class ReadWith : std::uint8_t {
+  pread,  ///< one read at a time for each thread
+  uring,  ///< io_uring: each thread keeps its share of `depth` in flight
+};
 
 /// Settings of a cache's readers. None of them changes what a caller gets, only when.
 ///
@@ -19,6 +26,9 @@ struct ReadAheadOptions {
   /// read, keeps the others waiting for nothing. 0: every read is made by the caller that needs the
   /// record.
   unsigned readers = 2;
+  /// Where the build or the kernel has no io_uring, which a read through a ring tells when the
+  /// cache is made, readers use pread and CacheStatus says why.
+  ReadWith with = ReadWith::pread;
   /// Records read ahead, or being read, that nobody has asked for yet: at most so many from each
   /// drive. They take slots of the budget, at most a quarter of it together with those of
   /// concurrent callers.
@@ -26,7 +36,9 @@ struct ReadAheadOptions {
   /// Experts guessed for the next layer; 0: none.
   std::size_t look_ahead = 6;
   /// A caller waits so long for a reader's read, then reads for itself into another slot: a reader
-  /// that hangs or has died costs a slot and time, not the answer.
+  /// that hangs or has died costs a slot and time, not the answer. Reads that callers with
+  /// substitutes hand over and that no reader has begun after this time are theirs again, and the
+  /// later ones are not handed over, until a reader begins another read.
   std::chrono::milliseconds patience{10000};
 };
 

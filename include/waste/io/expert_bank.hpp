@@ -112,6 +112,17 @@ class ExpertBank {
   /// The same, the crc32 compared or not whatever the mode.
   Fault try_read(ExpertId expert, std::span<std::uint8_t> record, bool verify_crc) const noexcept;
 
+  /// Whether try_read may be called so: out_of_range, bad_argument.
+  Fault check_request(ExpertId expert, std::span<std::uint8_t> record) const noexcept;
+  /// Where the record of an expert begins in file().
+  std::uint64_t offset_of(ExpertId expert) const noexcept {
+    return to_index(expert) * layout_.record_bytes;
+  }
+  /// The end of a try_read whose bytes came from file() at offset_of(expert) by other means than
+  /// its own: `read` is what that read found. Checks what try_read checks, the crc32 in one go.
+  Fault accept(ExpertId expert, std::span<const std::uint8_t> record, const Fault& read,
+               ReadStats* stats = nullptr) const noexcept;
+
   /// Reads the bytes without looking at them (beyond the file being unchanged): for audits.
   Fault try_read_raw(ExpertId expert, std::span<std::uint8_t> record) const noexcept;
 
@@ -127,7 +138,8 @@ class ExpertBank {
   }
 
  private:
-  Fault check_request(ExpertId expert, std::span<std::uint8_t> record) const noexcept;
+  bool is_to_sum(ExpertId expert) const noexcept;
+  void remember(ExpertId passed) const noexcept;
   Fault read_summed(ExpertId expert, std::span<std::uint8_t> record,
                     ReadStats& stats) const noexcept;
 
