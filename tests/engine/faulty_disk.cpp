@@ -102,10 +102,8 @@ void divert(::io_uring* ring, ::io_uring_sqe* sqe) {
   DiskRead read{
       sqe->fd, reinterpret_cast<void*>(sqe->addr), sqe->len, static_cast<off_t>(sqe->off), {}};
   read.ring_end = [=, reader = std::this_thread::get_id()](int result) {
-    {
-      const std::lock_guard lock(ring_mutex);
-      ring_reads.push_back({ring, data, result, event, reader});
-    }
+    const std::lock_guard lock(ring_mutex);
+    ring_reads.push_back({ring, data, result, event, reader});
     const std::uint64_t one = 1;
     if (::write(event, &one, sizeof one) != sizeof one) std::terminate();
   };

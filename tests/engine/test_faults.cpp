@@ -77,9 +77,14 @@ TEST_CASE("short and interrupted reads are continued") {
     return r.pass(i % 3 == 1 ? std::max<std::size_t>(1, r.bytes / 3) : r.bytes);
   });
   for (const unsigned readers : {0u, 2u}) {
-    ExpertCache cache(f.container, with_readers(f, 4, readers));
+    ExpertCache cache(f.container, with_readers(f, 15, readers));
+    cache.prepare(LayerId{1}, ids({0, 1, 2, 3, 4}));
+    if (readers != 0) {
+      REQUIRE(eventually([&] { return cache.counters().bytes_read == 5 * f.record_bytes(); }));
+    }
     REQUIRE(all_right(f, cache));
     REQUIRE(cache.counters().failed == 0);
+    REQUIRE(cache.counters().ahead_in_time >= (readers == 0 ? 0u : 5u));
   }
 }
 
@@ -119,9 +124,11 @@ TEST_CASE("a disk that keeps failing fails each caller, and serves again when it
   });
   for (const unsigned readers : {0u, 2u}) {
     broken = true;
-    ExpertCache cache(f.container, with_readers(f, 4, readers));
+    ExpertCache cache(f.container, with_readers(f, 15, readers));
     for (int round = 0; round < 3; ++round) {
+      const auto failed = cache.counters().failed;
       cache.prepare(LayerId{1}, ids({0, 1, 2}));
+      if (readers != 0) REQUIRE(eventually([&] { return cache.counters().failed > failed; }));
       REQUIRE(code_of_get(cache, 1, 0) == Errc::io);
       REQUIRE(f.right(1, 1, cache.get(LayerId{1}, ExpertId{1}).view()));
     }
@@ -136,8 +143,9 @@ TEST_CASE("an end of file inside a record is an error, not zeros") {
   std::atomic<bool> broken{true};
   const FaultyDisk disk(
       [&](const DiskRead& r) -> ssize_t { return broken ? ssize_t{0} : r.pass(); });
-  ExpertCache cache(f.container, f.options(4));
+  ExpertCache cache(f.container, f.options(15));
   cache.prepare(LayerId{1}, ids({2}));
+  REQUIRE(eventually([&] { return cache.counters().failed == 1; }));
   REQUIRE(code_of_get(cache, 1, 2) == Errc::truncated);
   broken = false;
   REQUIRE(all_right(f, cache));
@@ -158,6 +166,7 @@ TEST_CASE("a bank that is cut or written to while open is refused, one replaced 
   const auto held = cache.get(LayerId{2}, ExpertId{0});
   std::filesystem::resize_file(other, 2 * f.record_bytes());
   cache.prepare(LayerId{2}, ids({0, 1, 3}));
+  REQUIRE(eventually([&] { return cache.counters().failed == 2; }));
   REQUIRE(code_of_get(cache, 2, 1) == Errc::changed);  // whole, but of another file
   REQUIRE(code_of_get(cache, 2, 3) == Errc::changed);
   REQUIRE(f.right(2, 0, held.view()));
@@ -179,6 +188,7 @@ TEST_CASE("damaged bytes are never the answer, read ahead or not") {
   for (const unsigned readers : {0u, 2u}) {
     ExpertCache cache(fresh, with_readers(f, 15, readers));
     cache.prepare(LayerId{3}, ids({0, 1}));
+    if (readers != 0) REQUIRE(eventually([&] { return cache.counters().failed == 1; }));
     REQUIRE(code_of_get(cache, 3, 0) == Errc::checksum);
     REQUIRE(code_of_get(cache, 3, 0) == Errc::checksum);
     REQUIRE(f.right(3, 1, cache.get(LayerId{3}, ExpertId{1}).view()));

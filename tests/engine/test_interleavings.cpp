@@ -34,7 +34,7 @@ using test::StreamFixture;
 
 constexpr std::uint32_t experts = 12, layers = 3;
 constexpr unsigned callers = 3;
-constexpr int calls_each = 12;
+constexpr int calls_each = 8;
 
 std::uint64_t how_many() {
   const char* text = std::getenv("WASTE_INTERLEAVINGS");
@@ -164,7 +164,7 @@ TEST_CASE("in random interleavings everyone gets what they asked for, or an erro
     options.ahead.patience = std::chrono::milliseconds(hasty ? 1 : 10000);
     if (options.ahead.readers != 0 && random.below(2) == 0) {
       options.substitutes = f.substitutes;
-      options.substitute_after = std::chrono::milliseconds(random.below(3));
+      options.substitute_after = std::chrono::milliseconds(random.below(2));
     }
     const bool faulty = random.below(3) == 0;
     std::atomic<std::uint32_t> reads{static_cast<std::uint32_t>(random.below(7))};
