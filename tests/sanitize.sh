@@ -13,10 +13,11 @@ export WASTE_TEST_DATA="$PWD/tests/data" WASTE_SOURCE_ROOT="$PWD"
 mkdir -p "$out/logs"
 rm -f "$out"/logs/*
 
-# Encoders need optimization to end in time; they and the kernels of the address step come from BUILD_DIR.
+# Encoders and kernels need optimization to end in time: the address step takes theirs from BUILD_DIR, and leaves out the
+# tests of nothing else and those that convert again and again.
 encoders="codebook_fit group group_calibrated search_books vq_calibrated vq_encode vq_train"
-slow_tests="tiers step_kernels matrix_kernels dense_kernels group vq_encode vq_search vq_calibrated group_calibrated reference
-  calibrated_conversion calibrate interop"
+left_out="tiers step_kernels matrix_kernels dense_kernels group vq_encode vq_search vq_calibrated group_calibrated reference
+  calibrated_conversion calibrate interop resume merge striped_conversion families convert_independent"
 
 all_but() {  # "NAME..." NAME...: those of the second list that are not in the first
   local without=" $(echo $1) " name
@@ -42,7 +43,7 @@ run() {  # NAME COMMAND...
 address() {
   local programs sources test_flags="-fno-sanitize=undefined"
   # shellcheck disable=SC2046
-  programs="$(all_but "$slow_tests" $(tests_named)) damage_inputs $(all_but fuzz_tiers $(fuzzers))"
+  programs="$(all_but "$left_out" $(tests_named)) damage_inputs $(all_but fuzz_tiers $(fuzzers))"
   # shellcheck disable=SC2046
   sources=$(sources_of $(all_but "dispatch $encoders" $(basename -s .cpp src/*.cpp)))
   # shellcheck disable=SC2086
@@ -55,7 +56,7 @@ address() {
 threads() {  # OpenMP's barriers are invisible to the sanitizer, hence WASTE_STD_THREADS
   local programs="parallel expert_cache read_ahead interleavings late_experts faults" sources
   # shellcheck disable=SC2046
-  sources=$(sources_of cache_policy codebook_file container error expert_bank file fitted_score memory_limit parallel
+  sources=$(sources_of cache_policy codebook_file container error expert_bank file fitted_score memory_limit parallel \
     substitutes trunk_file usage usage_log $(find src -name 'expert_cache*.cpp' -o -name 'read_*.cpp' | xargs basename -s .cpp))
   # shellcheck disable=SC2086
   instrument "$build" "$out/thread" "-O0 -g1 -DWASTE_STD_THREADS -fsanitize=thread" "$sources" $programs &&
