@@ -211,7 +211,7 @@ TEST_CASE("a slow disk makes callers wait, or read for themselves when patience 
   }
 }
 
-TEST_CASE("a reader that dies in the middle of a read costs its slots and nothing else") {
+TEST_CASE("a reader that dies in the middle of a read costs its slots and nothing else", "[dies]") {
   StreamFixture f("fault-death");
   f.with = GENERATE(from_range(ways()));
   const auto caller = std::this_thread::get_id();

@@ -165,7 +165,7 @@ TEST_CASE("a read that failed is an error, whatever there is to replace it") {
   CHECK(cache.counters().substituted == 0);
 }
 
-TEST_CASE("a reader that died is given up once patience ends") {
+TEST_CASE("a reader that died is given up once patience ends", "[dies]") {
   const Fixture f("substitute-death");
   std::atomic<int> deaths{0};
   const FaultyDisk disk([&](const DiskRead& r) {
@@ -181,7 +181,8 @@ TEST_CASE("a reader that died is given up once patience ends") {
   CHECK(cache.counters().overdue == 1);
 }
 
-TEST_CASE("where every reader has died callers read for themselves, and nothing is substituted") {
+TEST_CASE("where every reader has died callers read for themselves, and nothing is substituted",
+          "[dies]") {
   Fixture f("substitute-deaths");
   f.with = GENERATE(from_range(ways()));
   const auto caller = std::this_thread::get_id();
@@ -210,7 +211,7 @@ TEST_CASE("where every reader has died callers read for themselves, and nothing 
   CHECK(cache.counters().substituted == before);
 }
 
-TEST_CASE("a deadline longer than patience does not wait for readers that have died") {
+TEST_CASE("a deadline longer than patience does not wait for readers that have died", "[dies]") {
   Fixture f("substitute-patience");
   f.with = GENERATE(from_range(ways()));
   const auto caller = std::this_thread::get_id();

@@ -26,7 +26,7 @@ def command(folder, name):
     if name == "damage_inputs":
         return program + ["--inputs", "200", "--seed", "2"]
     if name in ("faults", "late_experts"):
-        return program + ["~a reader that die*"]
+        return program + ["~[dies]"]
     return program
 
 
