@@ -147,7 +147,7 @@ void matmul(const VqMatrix& w, MatrixView<const float> x, MatrixView<float> y, c
   check_size("x", x.cols, w.n_cols);
   check_size("y", y.cols, w.n_rows);
   check_size("tokens", y.rows, x.rows);
-  if (x.rows < decode_from_tokens) {
+  if (x.rows < decode_from_tokens && !exec.decode) {
     VqTable table(exec.precision, w.quant, w.n_cols);
     for (std::size_t t = 0; t < x.rows; ++t) {
       table.build(w.codebooks, x.row(t), exec);

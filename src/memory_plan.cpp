@@ -20,26 +20,52 @@ std::uint64_t table_bytes(const format::ExpertQuant& q, std::uint64_t cols) noex
   return cols / format::vec_dim * q.stages * (std::uint64_t{1} << q.index_bits) * sizeof(float);
 }
 
-std::uint64_t scratch_bytes(const format::Manifest& manifest, const PlanOptions& options,
-                            std::uint64_t held_records) {
-  const format::ModelConfig& m = manifest.model;
+std::size_t most_prompt_tokens(bool fast_prompt) noexcept { return fast_prompt ? 512 : 32; }
+
+/// Activations of one token, in floats.
+std::uint64_t activations(const format::ModelConfig& m) noexcept {
   const std::uint64_t heads = m.num_attention_heads;
   const std::uint64_t kda = 8 * std::uint64_t{m.kda_channels()};
   const std::uint64_t mla = heads * (2 * m.qk_head_dim() + 2 * m.v_head_dim + 2 * m.kv_lora_rank);
   const std::uint64_t shared = std::uint64_t{m.num_shared_experts} * m.moe_intermediate_size;
   const std::uint64_t ffn = 3 * std::max<std::uint64_t>(m.intermediate_size, shared);
-  const std::uint64_t per_thread =
-      3 * std::uint64_t{m.moe_intermediate_size} + m.expert_width() + options.context_tokens;
   const std::uint64_t blocks =
       m.attn_res_block_size ? ceil_div(m.num_hidden_layers, *m.attn_res_block_size) : 0;
-  const std::uint64_t floats = m.vocab_size + (8 + blocks) * std::uint64_t{m.hidden_size} +
-                               std::max(kda, mla) + ffn + 2 * std::uint64_t{m.num_experts} +
-                               options.threads * per_thread;
+  return (8 + blocks) * std::uint64_t{m.hidden_size} + std::max(kda, mla) + ffn +
+         2 * std::uint64_t{m.num_experts};
+}
+
+std::uint64_t scratch_bytes(const format::Manifest& manifest, const PlanOptions& options,
+                            std::uint64_t held_records) {
+  const format::ModelConfig& m = manifest.model;
+  const std::uint64_t per_thread =
+      3 * std::uint64_t{m.moe_intermediate_size} + m.expert_width() + options.context_tokens;
+  const std::uint64_t floats = m.vocab_size + activations(m) + options.threads * per_thread;
   return floats * sizeof(float) + 2 * table_bytes(manifest.expert_quant, m.expert_width()) +
          held_records * table_bytes(manifest.expert_quant, m.moe_intermediate_size);
 }
 
 }  // namespace
+
+std::uint64_t prompt_token_bytes(const format::ModelConfig& model, const format::ExpertQuant& quant,
+                                 bool fast_prompt) {
+  // The outputs of a token's experts; where they are decoded, also what goes through one of them.
+  std::uint64_t floats = activations(model) +
+                         std::uint64_t{model.num_experts_per_token} * model.expert_width() +
+                         2 * std::uint64_t{model.expert_width()};
+  if (fast_prompt) {
+    floats += 2 * (std::uint64_t{model.expert_width()} + model.moe_intermediate_size);
+    return floats * sizeof(float);
+  }
+  return floats * sizeof(float) + 2 * table_bytes(quant, model.expert_width());
+}
+
+std::size_t prompt_tokens(const format::ModelConfig& model, const format::ExpertQuant& quant,
+                          bool fast_prompt, std::uint64_t bytes) {
+  const std::uint64_t more = bytes / prompt_token_bytes(model, quant, fast_prompt);
+  return static_cast<std::size_t>(
+      std::min<std::uint64_t>(more + 1, most_prompt_tokens(fast_prompt)));
+}
 
 MemoryPlan plan_memory(const format::Manifest& manifest, const PlanOptions& options) {
   if (options.context_tokens < 1 || options.context_tokens > longest_context) {
@@ -71,6 +97,10 @@ MemoryPlan plan_memory(const format::Manifest& manifest, const PlanOptions& opti
     out.held_records = std::max<std::uint64_t>(options.threads, m.num_experts_per_token);
   }
   out.scratch_bytes = scratch_bytes(manifest, options, out.held_records);
+  const std::uint64_t weights = out.trunk_bytes + out.codebook_bytes + out.substitute_bytes;
+  out.prompt_bytes = std::min(
+      (most_prompt_tokens(options.fast_prompt) - 1) * prompt_token_bytes(m, q, options.fast_prompt),
+      options.prompt_bytes != 0 ? options.prompt_bytes : weights / 32);
   out.program_bytes = program_bytes + options.threads * thread_bytes;
   out.record_bytes = manifest.layout.record_bytes;
   out.working_set_records = std::uint64_t{m.num_experts_per_token} * m.moe_layers();

@@ -91,11 +91,12 @@ void TextModel::guess_experts(std::uint32_t index, Session& session, MatrixView<
 }
 
 void TextModel::chunk(Session& session, std::span<const std::uint32_t> tokens,
-                      MatrixView<float> logits, const Observer& observer) const {
+                      MatrixView<float> logits, const Observer& observer, bool decode) const {
   const std::size_t count = tokens.size(), hidden = config().hidden_size;
   const float eps = config().rms_norm_eps;
   const std::uint32_t block = config().attn_res_block_size.value_or(0);
   Exec exec = options_.exec;
+  exec.decode = decode;
   if (observer.trunk_input) exec.look = &observer.trunk_input;
   nn::Scratch& scratch = session.scratch_;
   const nn::Scratch::Frame frame(scratch);
@@ -194,7 +195,8 @@ void TextModel::forward(Session& session, std::span<const std::uint32_t> tokens,
     if (skip < n) {
       rows = {logits.row(first + skip - silent).data(), n - skip, logits.cols, logits.stride};
     }
-    chunk(session, tokens.subspan(first, n), rows, observer);
+    chunk(session, tokens.subspan(first, n), rows, observer,
+          options_.fast_prompt && tokens.size() > 1);
   }
   session.broken_ = false;
 }

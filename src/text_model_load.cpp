@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <string>
 
+#include "waste/engine/memory_plan.hpp"
 #include "waste/format/family.hpp"
 #include "waste/io/crc32.hpp"
 #include "waste/model/kimi.hpp"
@@ -185,15 +186,15 @@ TextModel::Layer TextModel::Loader::layer(std::uint32_t index) {
   return out;
 }
 
-std::size_t TextModel::default_chunk() const noexcept {
-  constexpr std::size_t most = 32, table_bytes = std::size_t{64} << 20;
+std::size_t TextModel::default_chunk() const {
   const format::ModelConfig& c = config();
-  if (c.moe_layers() == 0) return most;
-  const auto books = weights_->codebooks(LayerId{c.first_k_dense_replace});
-  if (!books) return most;
-  const std::size_t each =
-      2 * kernels::vq_table_bytes(options_.exec.precision, books->quant, c.expert_width());
-  return std::clamp<std::size_t>(table_bytes / std::max<std::size_t>(each, 1), 1, most);
+  const auto books =
+      c.moe_layers() == 0 ? std::nullopt : weights_->codebooks(LayerId{c.first_k_dense_replace});
+  // Plain experts have no tables.
+  const bool fast = options_.fast_prompt || !books;
+  const std::size_t n = engine::prompt_tokens(c, books ? books->quant : format::ExpertQuant{}, fast,
+                                              options_.prompt_bytes);
+  return options_.fast_prompt ? n : std::min<std::size_t>(n, 32);
 }
 
 std::uint32_t TextModel::fingerprint() const {

@@ -134,6 +134,8 @@ void run(Arm& arm, const BenchArguments& a, bool first) {
   engine::PlanOptions plan;
   plan.context_tokens = steps;
   plan.threads = opened.threads;
+  plan.fast_prompt = arm.model.fast_prompt;
+  plan.prompt_bytes = arm.model.prompt_bytes;
   plan.substitutes = arm.model.substitute_after_ms.has_value();
   arm.budget_bytes =
       engine::plan_memory(opened.container->container().manifest(), plan).fixed_bytes() +

@@ -11,6 +11,7 @@ JsonValue plan_json(const engine::MemoryPlan& plan, std::uint64_t context_tokens
   out.set("kda_state_bytes", plan.kda_state_bytes);
   out.set("mla_state_bytes", plan.mla_state_bytes);
   out.set("scratch_bytes", plan.scratch_bytes);
+  out.set("prompt_bytes", plan.prompt_bytes);
   out.set("program_bytes", plan.program_bytes);
   out.set("record_bytes", plan.record_bytes);
   out.set("held_records", plan.held_records);

@@ -42,7 +42,7 @@ std::string text_of(const engine::MemoryPlan& plan) {
   return "weights in memory " +
          std::to_string(plan.trunk_bytes + plan.codebook_bytes + plan.substitute_bytes) +
          " bytes, state " + std::to_string(plan.state_bytes()) + ", scratch " +
-         std::to_string(plan.scratch_bytes) + ", the program " +
+         std::to_string(plan.scratch_bytes + plan.prompt_bytes) + ", the program " +
          std::to_string(plan.program_bytes) + ", at least " + std::to_string(plan.floor_records) +
          " experts " + std::to_string(plan.floor_records * plan.record_bytes);
 }
@@ -52,6 +52,8 @@ std::uint64_t reserve_cache(const Container& container, const ModelArguments& a,
   engine::PlanOptions options;
   options.context_tokens = a.context;
   options.threads = out.threads;
+  options.fast_prompt = a.fast_prompt;
+  options.prompt_bytes = a.prompt_bytes;
   options.substitutes = a.substitute_after_ms.has_value();
   const engine::MemoryPlan plan = engine::plan_memory(container.manifest(), options);
   std::uint64_t cache = a.cache_bytes;
@@ -80,6 +82,7 @@ std::uint64_t reserve_cache(const Container& container, const ModelArguments& a,
     return plan.fixed_bytes() + std::min(cache, plan.all_records * plan.record_bytes);
   });
   // A small --cache still has room for an expert a thread, perhaps.
+  out.prompt_bytes = plan.prompt_bytes;
   out.experts_held =
       cache / plan.record_bytes < plan.held_records ? out.threads : plan.held_records;
   return cache;
@@ -138,6 +141,14 @@ void add_model_options(CLI::App& app, ModelArguments& a) {
       ->capture_default_str();
   app.add_option("--context", a.context, "the longest sequence, prompt included, in tokens")
       ->capture_default_str();
+  app.add_flag("--fast-prompt", a.fast_prompt,
+               "decode each expert once for many tokens of a prompt at a time: reads less and "
+               "computes faster; logits differ by rounding from those of one token at a time");
+  app.add_option(
+         "--prompt-memory", a.prompt_bytes,
+         "memory for many tokens of a prompt at once, at most (default: 1/32 of the weights "
+         "that stay); more reads less where the cache is small, above all with --fast-prompt")
+      ->transform(CLI::AsSizeValue(true));
   app.add_option("--precision", a.precision,
                  "of the expert lookup tables: exact (f32), hilo14 (about 0.05 % error), split8 "
                  "(about 1.5 %, fastest)")
@@ -218,6 +229,7 @@ OpenedModel open_model(const ModelArguments& a) {
   model::ModelOptions options;
   options.exec.threads = out.threads;
   options.exec.precision = precisions.at(a.precision);
+  options.fast_prompt = a.fast_prompt;
   std::shared_ptr<model::Weights> weights;
   if (fs::exists(out.directory / "manifest.json")) {
     OpenOptions open;
@@ -229,6 +241,7 @@ OpenedModel open_model(const ModelArguments& a) {
     cache.budget_bytes = reserve_cache(container, a, out);
     cache.concurrent = out.experts_held;
     options.experts_at_once = out.experts_held;
+    options.prompt_bytes = out.prompt_bytes;
     cache.make_policy =
         engine::policy_of_layers(policies.at(a.policy), container.model().num_experts);
     cache.ahead = a.ahead;

@@ -25,6 +25,8 @@ struct ModelArguments {
   double disk_delay_ms = 0;                          ///< added to every read of an expert
   std::uint64_t context = 4096;
   std::string precision = "exact";
+  bool fast_prompt = false;
+  std::uint64_t prompt_bytes = 0;
   std::string policy = "fitted";
   bool eps_compat = false;
   std::string verify = "once";
@@ -63,6 +65,7 @@ struct OpenedModel {
   std::filesystem::path directory;
   unsigned threads = 1;
   std::size_t experts_held = 1;  ///< at once
+  std::uint64_t prompt_bytes = 0;
   bool direct_refused = false;  ///< asked for, and a real read failed
 
   /// {slots, record_bytes, hits, misses, hit_rate, not_kept, bytes_read, ahead_in_time, ...}; null

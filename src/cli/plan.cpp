@@ -28,9 +28,9 @@ namespace fs = std::filesystem;
 struct PlanArguments {
   std::string directory;
   std::uint64_t context = 4096;
-  std::uint64_t budget = 0;
+  std::uint64_t budget = 0, prompt_bytes = 0;
   unsigned threads = 0;
-  bool substitutes = false;
+  bool substitutes = false, fast_prompt = false;
   double disk = 0, compute = 0;  ///< GB/s, ms a token
   std::string trace, policy = "fitted";
   std::size_t skip = 0;  ///< tokens of the trace
@@ -134,6 +134,7 @@ void print_plan(const PlanArguments& a, const engine::MemoryPlan& plan,
   size_line("KDA state", plan.kda_state_bytes);
   size_line("MLA cache", plan.mla_state_bytes);
   size_line("scratch", plan.scratch_bytes);
+  size_line("a prompt's tokens at once", plan.prompt_bytes);
   size_line("the program itself", plan.program_bytes);
   size_line(grouped(plan.floor_records) + " records of experts",
             plan.floor_records * plan.record_bytes);
@@ -175,6 +176,8 @@ int run_plan(const PlanArguments& a) {
   engine::PlanOptions plan_options;
   plan_options.context_tokens = a.context;
   plan_options.threads = a.threads == 0 ? available_threads() : a.threads;
+  plan_options.fast_prompt = a.fast_prompt;
+  plan_options.prompt_bytes = a.prompt_bytes;
   plan_options.substitutes = a.substitutes;
   const engine::MemoryPlan plan = engine::plan_memory(manifest, plan_options);
   const io::MemoryLimit limit = io::memory_limit();
@@ -200,9 +203,12 @@ void add_plan(CLI::App& app, Context& context) {
   sub->add_option("--context", plan->context, "Longest sequence in tokens")->capture_default_str();
   sub->add_option("--budget", plan->budget, "Memory to plan for, in bytes or as 8GB, 8GiB")
       ->transform(CLI::AsSizeValue(true));
+  sub->add_option("--prompt-memory", plan->prompt_bytes, "As of waste run, in bytes or as 64MiB")
+      ->transform(CLI::AsSizeValue(true));
   sub->add_option("--threads", plan->threads, "Threads (default: all)");
   sub->add_flag("--substitutes", plan->substitutes,
                 "With the substitutes of every expert in memory, as waste run --substitute-after");
+  sub->add_flag("--fast-prompt", plan->fast_prompt, "With the memory of waste run --fast-prompt");
   CLI::Option* disk = sub->add_option("--disk", plan->disk,
                                       "With --trace: how fast the disk reads, in GB/s (10^9 bytes)")
                           ->check(CLI::Range(1e-3, 1e4));

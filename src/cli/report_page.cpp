@@ -89,7 +89,8 @@ std::string plan_part(const JsonValue& plan) {
   const std::vector<std::pair<std::string, const char*>> parts = {
       {"resident trunk", "trunk_bytes"}, {"codebooks", "codebook_bytes"},
       {"KDA state", "kda_state_bytes"},  {"attention cache", "mla_state_bytes"},
-      {"scratch", "scratch_bytes"},      {"the program", "program_bytes"},
+      {"scratch", "scratch_bytes"},      {"prompt", "prompt_bytes"},
+      {"the program", "program_bytes"},
   };
   std::vector<std::pair<std::string, double>> fixed_parts;
   Table table("plan", {"memory", "bytes"});
@@ -269,7 +270,8 @@ std::string report_page(const JsonValue& report) {
        "Not measured: give --source CHECKPOINT, or --verify with what waste verify --source "
        "CHECKPOINT --json printed.",
        error_part);
-  part("kernels", "Kernels", "Not measured: give --kernels with what waste bench kernels --json FILE wrote.",
+  part("kernels", "Kernels",
+       "Not measured: give --kernels with what waste bench kernels --json FILE wrote.",
        [](const JsonValue& v) { return kernel_part(*v.as_array()); });
   part("trace", "Expert cache", "Not measured: give --trace with what waste trace --json printed.",
        trace_part);

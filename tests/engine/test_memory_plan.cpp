@@ -132,7 +132,8 @@ TEST_CASE("a plan is the sum of its parts", "[plan]") {
   CHECK(p.all_records == 15);
   CHECK(p.record_bytes == 24576);
   CHECK(p.floor_bytes() == p.trunk_bytes + p.codebook_bytes + p.kda_state_bytes +
-                               p.mla_state_bytes + p.scratch_bytes + p.program_bytes + 4 * 24576);
+                               p.mla_state_bytes + p.scratch_bytes + p.prompt_bytes +
+                               p.program_bytes + 4 * 24576);
   CHECK(p.program_bytes == (7 << 20) + (128 << 10));
   CHECK(p.recommended_bytes() == p.floor_bytes() + 3 * 6 * 24576);
   CHECK(p.everything_bytes() == p.fixed_bytes() + 15 * 24576);
@@ -140,6 +141,60 @@ TEST_CASE("a plan is the sum of its parts", "[plan]") {
   const std::uint64_t tables = (2 * 20 + 9) * 3 * 256 * 4;
   CHECK(p.scratch_bytes > tables);
   CHECK(p.scratch_bytes < tables + 64 * 1024);
+}
+
+TEST_CASE("a prompt's chunk stays within its memory, and that within the weights'", "[plan]") {
+  const auto m = tiny(test::TinySpec{});
+  const std::uint64_t each = engine::prompt_token_bytes(m.model, m.expert_quant, false);
+  const std::uint64_t fast = engine::prompt_token_bytes(m.model, m.expert_quant, true);
+  // Tables of gate and up, and the outputs of two experts, of width 160.
+  CHECK(each > 2 * 20 * 3 * 256 * 4 + 2 * 160 * 4);
+  CHECK(fast > 2 * 160 * 4);
+  CHECK(fast < 64 * 1024);
+  CHECK(engine::prompt_tokens(m.model, m.expert_quant, false, 0) == 1);
+  CHECK(engine::prompt_tokens(m.model, m.expert_quant, false, 5 * each - 1) == 5);
+  CHECK(engine::prompt_tokens(m.model, m.expert_quant, false, 5 * each) == 6);
+  CHECK(engine::prompt_tokens(m.model, m.expert_quant, false, 1000 * each) == 32);
+  CHECK(engine::prompt_tokens(m.model, m.expert_quant, true, 1000 * each) == 512);
+
+  PlanOptions options;
+  const MemoryPlan p = plan_memory(m, options);
+  CHECK(p.prompt_bytes == (p.trunk_bytes + p.codebook_bytes) / 32);
+  options.prompt_bytes = 3 * each;
+  const MemoryPlan more = plan_memory(m, options);
+  CHECK(more.prompt_bytes == 3 * each);
+  CHECK(more.floor_bytes() == p.floor_bytes() + 3 * each - p.prompt_bytes);
+  options.prompt_bytes = std::uint64_t{1} << 50;
+  CHECK(plan_memory(m, options).prompt_bytes == 31 * each);
+  options.fast_prompt = true;
+  CHECK(plan_memory(m, options).prompt_bytes == 511 * fast);
+}
+
+TEST_CASE("threads that share experts' rows hold a token's experts, and the floor has them",
+          "[plan]") {
+  const auto m = tiny(test::TinySpec{});  // two experts a token
+  const std::uint64_t held[] = {1, 2, 3, 4, 5};
+  for (unsigned threads = 1; threads <= 5; ++threads) {
+    PlanOptions options;
+    options.threads = threads;
+    const MemoryPlan p = plan_memory(m, options);
+    CHECK(p.held_records == held[threads - 1]);
+    CHECK(p.floor_records == std::max<std::uint64_t>(4, threads));
+  }
+  const auto three = [](unsigned threads) {
+    test::TinySpec spec;
+    spec.top_k = 3;
+    PlanOptions options;
+    options.threads = threads;
+    return plan_memory(tiny(spec), options).held_records;
+  };
+  CHECK(three(1) == 1);
+  CHECK(three(2) == 3);
+  CHECK(three(3) == 3);
+  CHECK(three(4) == 4);
+  PlanOptions many;
+  many.threads = 200;
+  CHECK(plan_memory(m, many).floor_records == 15);  // there are no more
 }
 
 TEST_CASE("the context only moves the attention caches", "[plan]") {

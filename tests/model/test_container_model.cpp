@@ -153,6 +153,47 @@ TEST_CASE("a container's logits are the same bits on every fused tier, thread co
   CHECK(hash.is(0x920a0e16d63a828c));
 }
 
+TEST_CASE("a fast prompt moves logits by rounding only, and by nothing else") {
+  for (const Named& named : specs()) {
+    const fs::path dir = write(named);
+    const Floats exact = all_logits(open(dir));
+    ModelOptions options;
+    options.fast_prompt = true;
+    const Floats want = all_logits(open(dir, options));
+    CAPTURE(named.name);
+    CHECK(want != exact);  // it did multiply
+    CHECK(relative(want, exact) < 1e-5);
+    for (const waste::arch::Tier tier : waste::arch::runnable_tiers()) {
+      if (tier == waste::arch::Tier::baseline && waste::arch::runnable_tiers().size() > 1) continue;
+      for (const std::size_t chunk : {1u, 5u, 64u}) {
+        for (const unsigned threads : {1u, 3u}) {
+          options.chunk_tokens = chunk;
+          options.exec.kernels = &waste::kernels::kernel_table(tier);
+          options.exec.threads = threads;
+          options.exec.precision = waste::kernels::Precision::split8;
+          CHECK(all_logits(open(dir, options, threads == 1 ? 1 : 5)) == want);
+        }
+      }
+    }
+    // Calls of two and more, then one token at a time: those use tables.
+    options = {};
+    options.fast_prompt = true;
+    const TextModel model = open(dir, options);
+    Session session = model.start(64), plain = model.start(64);
+    const std::size_t vocab = model.config().vocab_size;
+    Floats got(15 * vocab);
+    model.forward(session, {tokens.data(), 2}, {got.data(), 2, vocab});
+    model.forward(session, {tokens.data() + 2, 13}, {got.data() + 2 * vocab, 13, vocab});
+    CHECK(std::equal(got.begin(), got.end(), want.begin()));
+    const TextModel tables = open(dir);
+    Floats one(vocab), other(vocab);
+    model.forward(plain, {tokens.data(), 1}, {one.data(), 1, vocab});
+    Session first = tables.start(64);
+    tables.forward(first, {tokens.data(), 1}, {other.data(), 1, vocab});
+    CHECK(one == other);
+  }
+}
+
 TEST_CASE("a damaged record ends the pass with its name, and the session can start again") {
   const Named named{"damage", TinySpec::vq3r()};
   const fs::path dir = write(named);

@@ -12,7 +12,17 @@ struct PlanOptions {
   std::uint64_t context_tokens = 4096;  ///< longest sequence; bounds the attention caches
   unsigned threads = 1;                 ///< of the forward pass, not 0
   bool substitutes = false;             ///< those of every expert stay in memory
+  bool fast_prompt = false;             ///< ModelOptions::fast_prompt
+  std::uint64_t prompt_bytes = 0;       ///< at most, for more than one token at once; 0: automatic
 };
+
+/// What each token of a prompt beyond one takes while a chunk of them passes a layer: activations,
+/// and unless experts are decoded the tables of gate and up in f32. An estimate from above.
+std::uint64_t prompt_token_bytes(const format::ModelConfig& model, const format::ExpertQuant& quant,
+                                 bool fast_prompt);
+/// Tokens of a chunk for so many bytes, at least 1 and at most 32 (fast_prompt: 512).
+std::size_t prompt_tokens(const format::ModelConfig& model, const format::ExpertQuant& quant,
+                          bool fast_prompt, std::uint64_t bytes);
 
 /// Memory of running a container's text model, all in bytes.
 ///
@@ -20,6 +30,8 @@ struct PlanOptions {
 ///   mla state      per MLA layer: context * (kv_lora_rank + qk_rope_head_dim) floats
 ///   scratch        activations of one token and lookup tables in f32: two shared by a layer's
 ///                  experts (gate, up), one for each expert held (down). An estimate, a few MB
+///   prompt         what more than one token at once takes: of a chunk of prompt_tokens(), and no
+///                  more than asked for, or 1/32 of the weights in memory
 ///   substitutes    their records and codebooks, where asked for
 ///   program        code and libraries of the command, manifest, allocator: 7 MiB as measured, and
 ///                  128 KiB for each thread that computes
@@ -34,6 +46,7 @@ struct MemoryPlan {
   std::uint64_t kda_state_bytes = 0;
   std::uint64_t mla_state_bytes = 0;
   std::uint64_t scratch_bytes = 0;
+  std::uint64_t prompt_bytes = 0;
   std::uint64_t program_bytes = 0;
   std::uint64_t record_bytes = 0;
   /// Experts in use at once: one a thread, or a token's top_k where threads share their rows
@@ -46,7 +59,7 @@ struct MemoryPlan {
   std::uint64_t state_bytes() const noexcept { return kda_state_bytes + mla_state_bytes; }
   std::uint64_t fixed_bytes() const noexcept {
     return trunk_bytes + codebook_bytes + substitute_bytes + state_bytes() + scratch_bytes +
-           program_bytes;
+           prompt_bytes + program_bytes;
   }
   std::uint64_t floor_bytes() const noexcept {
     return fixed_bytes() + floor_records * record_bytes;

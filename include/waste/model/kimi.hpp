@@ -105,14 +105,14 @@ class TextModel {
   class Loader;
 
   void chunk(Session& session, std::span<const std::uint32_t> tokens, MatrixView<float> logits,
-             const Observer& observer) const;
+             const Observer& observer, bool decode) const;
   void attention(const Layer& layer, std::size_t index, Session& session, MatrixView<const float> x,
                  MatrixView<float> out, const Exec& exec) const;
   void ffn(const Layer& layer, std::uint32_t index, Session& session, MatrixView<const float> x,
            MatrixView<float> out, const Exec& exec, const Observer& observer) const;
   void guess_experts(std::uint32_t index, Session& session, MatrixView<const float> stream,
                      std::span<const MatrixView<float>> blocks) const;
-  std::size_t default_chunk() const noexcept;
+  std::size_t default_chunk() const;
 
   std::shared_ptr<Weights> weights_;
   ModelOptions options_;

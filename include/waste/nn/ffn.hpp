@@ -38,9 +38,10 @@ struct FfnWeights {
 };
 
 /// out[t] = down act(gate x[t], up x[t]). x [tokens][in], out [tokens][out], not overlapping.
-/// `look` is called with the inputs of down, [tokens][inter]. Throws Error (shape).
-template <class Look>
-void ffn(const FfnWeights& w, const PairActivation& act, MatrixView<const float> x,
+/// `look` is called with the inputs of down, [tokens][inter]. Weights: FfnWeights or ExpertView.
+/// Throws Error (shape).
+template <class Weights, class Look>
+void ffn(const Weights& w, const PairActivation& act, MatrixView<const float> x,
          MatrixView<float> out, Scratch& scratch, const Exec& exec, const Look& look) {
   const Scratch::Frame frame(scratch);
   const auto g = scratch.matrix(x.rows, w.gate.rows());

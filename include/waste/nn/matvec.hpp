@@ -27,6 +27,9 @@ struct Exec {
   const kernels::KernelTable* kernels = nullptr;  ///< null: kernels::active_kernels()
   unsigned threads = 1;                           ///< 0: all that the process may use
   kernels::Precision precision = kernels::Precision::exact;
+  /// Products with VQ matrices decode rows and multiply however few inputs there are, where matmul
+  /// and nn::moe would use tables: for calls of many inputs. The precision then plays no part.
+  bool decode = false;
   const TrunkLook* look = nullptr;  ///< called by matvec and matmul of trunk matrices; null: none
 
   const kernels::KernelTable& table() const {
@@ -103,9 +106,10 @@ void matmul(const TrunkMatrix& w, MatrixView<const float> x, MatrixView<float> y
 inline constexpr std::size_t decode_from_tokens = 4;
 
 /// y[t] = W x[t] for every row of x [tokens][cols] into y [tokens][rows]. Fewer than
-/// decode_from_tokens inputs: what matvec gives for each, tables at exec.precision. From there on W
-/// is decoded once for all and multiplied in f32, whatever the precision: close to exact, the same
-/// bits for every number of tokens, threads and fused tier. x and y must not overlap.
+/// decode_from_tokens inputs: what matvec gives for each, tables at exec.precision. From there on,
+/// or with exec.decode, W is decoded once for all and multiplied in f32, whatever the precision:
+/// close to exact, the same bits for every number of tokens, threads and fused tier. x and y must
+/// not overlap.
 void matmul(const VqMatrix& w, MatrixView<const float> x, MatrixView<float> y,
             const Exec& exec = {});
 

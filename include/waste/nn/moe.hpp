@@ -202,7 +202,8 @@ void experts_by_rows(std::size_t experts, unsigned threads, const VqTable& gate,
 /// out[t] = sum over j of w_j down_j(act(gate_j xin, up_j xin)) in selection order [normed and
 /// projected up where latent] + shared(x[t]); xin = latent_down x[t], or x[t]. x and out
 /// [tokens][hidden]. Each distinct expert is asked for once per call; the tables of gate and up are
-/// built once per token. Experts go to threads one each or, for one token where that leaves threads
+/// built once per token; with exec.decode there are none, experts are decoded once for all tokens
+/// that use them. Experts go to threads one each or, for one token where that leaves threads
 /// idle, by rows (ExpertProvider::at_once). The same bits for any split of tokens into calls and
 /// any thread count. Throws Error (shape, mismatch) and whatever the provider throws. model-math,
 /// section 5.
@@ -236,7 +237,7 @@ inline void moe(const MoeWeights& w, ExpertProvider& provider, MatrixView<const 
   Exec one = exec;
   one.threads = 1;
   one.look = nullptr;  // plain experts are no part of the trunk
-  const auto books = provider.codebooks();
+  const auto books = exec.decode ? std::nullopt : provider.codebooks();
   if (books) {
     if (space.gate.size() < tokens) {
       space.gate.resize(tokens);
@@ -275,7 +276,8 @@ inline void moe(const MoeWeights& w, ExpertProvider& provider, MatrixView<const 
       matvec(e.down, worker.down, parts.row(t * top_k + j), one);
     }
   };
-  const auto plain = [&](const FfnWeights& e, MoeWorkspace::Worker& worker, std::size_t i) {
+  // All users of an expert at once: plain matrices, or decoded ones.
+  const auto together = [&](const auto& e, MoeWorkspace::Worker& worker, std::size_t i) {
     const auto& users = space.users[i];
     const auto in = worker.scratch.matrix(users.size(), width);
     const auto y = worker.scratch.matrix(users.size(), width);
@@ -299,11 +301,10 @@ inline void moe(const MoeWeights& w, ExpertProvider& provider, MatrixView<const 
   const auto whole = [&](const ExpertLease& lease, std::size_t i) {
     WorkerPool<MoeWorkspace::Worker>::Loan worker(space.pool);
     const Scratch::Frame inner(worker->scratch);
-    if (const auto* view = std::get_if<ExpertView>(&lease.weights)) {
-      quantized(*view, *worker, i);
-    } else {
-      plain(std::get<FfnWeights>(lease.weights), *worker, i);
-    }
+    const auto* view = std::get_if<ExpertView>(&lease.weights);
+    if (view == nullptr) return together(std::get<FfnWeights>(lease.weights), *worker, i);
+    if (exec.decode) return together(*view, *worker, i);
+    quantized(*view, *worker, i);
   };
   if (tokens == 1 && books && shares_badly(top_k, threads) && top_k <= provider.at_once()) {
     const Scratch::Frame inner(scratch);
