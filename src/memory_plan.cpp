@@ -97,7 +97,7 @@ MemoryPlan plan_memory(const format::Manifest& manifest, const PlanOptions& opti
     out.held_records = std::max<std::uint64_t>(options.threads, m.num_experts_per_token);
   }
   out.scratch_bytes = scratch_bytes(manifest, options, out.held_records);
-  const std::uint64_t weights = out.trunk_bytes + out.codebook_bytes + out.substitute_bytes;
+  const std::uint64_t weights = out.trunk_bytes + out.codebook_bytes;
   out.prompt_bytes = std::min(
       (most_prompt_tokens(options.fast_prompt) - 1) * prompt_token_bytes(m, q, options.fast_prompt),
       options.prompt_bytes != 0 ? options.prompt_bytes : weights / 32);

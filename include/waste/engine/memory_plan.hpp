@@ -31,7 +31,7 @@ std::size_t prompt_tokens(const format::ModelConfig& model, const format::Expert
 ///   scratch        activations of one token and lookup tables in f32: two shared by a layer's
 ///                  experts (gate, up), one for each expert held (down). An estimate, a few MB
 ///   prompt         what more than one token at once takes: of a chunk of prompt_tokens(), and no
-///                  more than asked for, or 1/32 of the weights in memory
+///                  more than asked for, or 1/32 of trunk and codebooks
 ///   substitutes    their records and codebooks, where asked for
 ///   program        code and libraries of the command, manifest, allocator: 7 MiB as measured, and
 ///                  128 KiB for each thread that computes

@@ -26,9 +26,6 @@ struct ReadAheadOptions {
   /// read, keeps the others waiting for nothing. 0: every read is made by the caller that needs the
   /// record.
   unsigned readers = 2;
-  /// Where the build or the kernel has no io_uring, which a read through a ring tells when the
-  /// cache is made, readers use pread and CacheStatus says why.
-  ReadWith with = ReadWith::pread;
   /// Records read ahead, or being read, that nobody has asked for yet: at most so many from each
   /// drive. They take slots of the budget, at most a quarter of it together with those of
   /// concurrent callers.
@@ -40,6 +37,9 @@ struct ReadAheadOptions {
   /// substitutes hand over and that no reader has begun after this time are theirs again, and the
   /// later ones are not handed over, until a reader begins another read.
   std::chrono::milliseconds patience{10000};
+  /// Where the build or the kernel has no io_uring, which a read through a ring tells when the
+  /// cache is made, readers use pread and CacheStatus says why.
+  ReadWith with = ReadWith::pread;
 };
 
 /// What the record places of a cache are for. Where not every expert fits, some are set apart for
