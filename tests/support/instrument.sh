@@ -43,7 +43,7 @@ instrument() {
   local objects=()
   for source in $sources; do objects+=("$out/o/${source//\//_}.o"); done
   for program in "$@"; do echo "$program ${of[$program]}"; done | xargs -P "${WASTE_JOBS:-2}" -I{} \
-    bash -c 'instrument_link "$@" || exit 255' _ "$out" "$common" "${objects[*]} -- $libs" {}
+    bash -c 'instrument_link "$@" || exit 255' _ "$out" "$common" "${objects[*]} -- $libs" {} || return 1
 }
 
 instrument_compile() {  # OUT FLAGS TEST_FLAGS SOURCE
