@@ -164,7 +164,7 @@ TEST_CASE("in random interleavings everyone gets what they asked for, or an erro
     options.ahead.patience = std::chrono::milliseconds(hasty ? 1 : 10000);
     if (options.ahead.readers != 0 && random.below(2) == 0) {
       options.substitutes = f.substitutes;
-      options.substitute_after = std::chrono::milliseconds(random.below(2));
+      options.substitute_after = std::chrono::milliseconds(random.below(4) == 0 ? 1 : 0);
     }
     const bool faulty = random.below(3) == 0;
     std::atomic<std::uint32_t> reads{static_cast<std::uint32_t>(random.below(7))};
@@ -172,7 +172,7 @@ TEST_CASE("in random interleavings everyone gets what they asked for, or an erro
     if (faulty) {
       disk = std::make_unique<FaultyDisk>([&reads](const DiskRead& r) -> ssize_t {
         const std::uint32_t i = reads++;
-        if (i % 5 == 0) std::this_thread::sleep_for(std::chrono::microseconds(300));
+        if (i % 11 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
         if (i % 7 == 0) {
           errno = EIO;
           return -1;
