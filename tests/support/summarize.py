@@ -1,7 +1,8 @@
 """Adds up the test cases of a Meson run and prints the closing line.
 
 Each Meson test is a Catch2 program, whose own totals are counted, or a script, which counts as one.
-A line "SKIPPED: reason" in a test's output is a skipped check and is repeated here.
+A line "SKIPPED: reason" in a test's output is a skipped check and is repeated here; so is each line of the file that
+a second argument names.
 """
 import json
 import re
@@ -39,6 +40,9 @@ def main():
             skips += [f"{test['name']}: {m}" for m in re.findall(r"^SKIPPED: (.*)$", output, re.M)]
             if f:
                 print(f"FAILED: {test['name']}")
+    for name in sys.argv[2:]:
+        with open(name, encoding="utf-8") as left_out:
+            skips += left_out.read().splitlines()
     for skip in skips:
         print(f"skipped: {skip}")
     tail = f", {len(skips)} skipped" if skips else ""
