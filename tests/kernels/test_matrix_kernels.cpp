@@ -89,7 +89,7 @@ TEST_CASE("trunk products agree with the reference and across tiers", "[kernels]
   REQUIRE(hash.is(0xe7950466a6cf4008));
 }
 
-TEST_CASE("trunk products hold over a million columns", "[kernels][trunk]") {
+TEST_CASE("trunk products hold over a million columns", "[kernels][trunk][native]") {
   for (const Fmt fmt : trunk_formats) {
     const std::size_t cols = (1 << 20) - 40;
     const auto c = test::make_trunk(fmt, 2, cols, Scales::ordinary, 9);
@@ -255,7 +255,7 @@ TEST_CASE("exact VQ products agree with the reference and across tiers", "[kerne
   REQUIRE(hash.is(0x9465e474f6b8b487));
 }
 
-TEST_CASE("exact VQ products hold over a million columns", "[kernels][vq]") {
+TEST_CASE("exact VQ products hold over a million columns", "[kernels][vq][native]") {
   const std::size_t cols = std::size_t{1} << 20;
   for (const auto& quant : {format::vq2r, format::vq4p}) {
     const auto c = test::make_vq(quant, 2, cols, Scales::ordinary, 5);
@@ -406,7 +406,7 @@ TEST_CASE("byte tables of inputs that have no range are exact", "[kernels][vq]")
   }
 }
 
-TEST_CASE("fast VQ products hold over a million columns", "[kernels][vq]") {
+TEST_CASE("fast VQ products hold over a million columns", "[kernels][vq][native]") {
   // All indices at the largest code of each stage: the 16-bit sums come as close to overflow as
   // they can.
   const std::size_t cols = std::size_t{1} << 20;
