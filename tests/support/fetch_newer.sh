@@ -32,13 +32,15 @@ links() { echo 'int main() {}' | g++ -x c++ - -x none -Wl,--whole-archive "$1" -
 complete() {
   local library="$folder/catch3/usr/lib/libCatch2.a"
   if [ ! -e "$library" ] || links "$library"; then return; fi
-  g++ -x c -O1 -c - -o "$apt/newer_names.o" <<'C' && ar r "$library" "$apt/newer_names.o" 2>/dev/null
-#include <stdlib.h>
-void _ZSt9terminatev(void);
-unsigned long long __isoc23_strtoull(const char* text, char** end, int base) { return strtoull(text, end, base); }
-void _ZSt21ios_base_library_initv(void) {}
-void __cxa_call_terminate(void* exception) { _ZSt9terminatev(); }
-C
+  # <iostream> is for its initializer, which newer compilers leave to the runtime.
+  g++ -x c++ -O1 -c - -o "$apt/newer_names.o" <<'CPP' && ar r "$library" "$apt/newer_names.o" 2>/dev/null
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+extern "C" unsigned long long __isoc23_strtoull(const char* text, char** end, int base) { return std::strtoull(text, end, base); }
+extern "C" void _ZSt21ios_base_library_initv() {}
+extern "C" void __cxa_call_terminate(void*) { std::terminate(); }
+CPP
   links "$library" || { echo "missing: a Catch2 3 that links with this g++"; rm -rf "$folder/catch3"; }
 }
 
