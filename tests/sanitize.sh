@@ -66,7 +66,7 @@ threads() {  # OpenMP's barriers are invisible to the sanitizer, hence WASTE_STD
 valgrind_pass() {
   local container="$out/tiny.waste"
   rm -rf "$container"
-  "$build/waste" convert examples/tiny_k3/checkpoint "$container" --format vq4p --quiet &&
+  "$build/waste" convert examples/tiny_k3/checkpoint "$container" --format vq4p --effort fast --quiet &&
     OMP_NUM_THREADS=1 timeout 300 valgrind -q --leak-check=full --errors-for-leak-kinds=definite --error-exitcode=99 \
       "$build/waste" logits "$container" --threads 1 --tokens 65,66,67
 }
