@@ -122,11 +122,12 @@ TEST_CASE("a layer's own experts go before guesses, and reaching a layer withdra
   options.ahead.readers = 1;
   ExpertCache cache(f.container, options);
   Gate gate;
-  std::atomic<int> reads{0};
+  std::atomic<int> begun{0}, reads{0};
   std::vector<off_t> order(16);
   const FaultyDisk disk([&](const DiskRead& r) {
-    const int i = reads++;
+    const int i = begun++;
     order[static_cast<std::size_t>(i)] = r.offset;
+    ++reads;
     if (i == 0) gate.pass();
     return r.pass();
   });
