@@ -36,12 +36,12 @@ combination() {  # COMPILER own|new own|new openmp|std TARGET...
   local compiler=$1 path="" lacking="" name
   [ "$2" = own ] || path="$(dirname "$(find "$newer/xsimd14" -name xsimd.pc 2>/dev/null)")"
   [ "$3" = own ] || path="$path:$newer/catch3/usr/share/pkgconfig"
-  command -v "$compiler" >/dev/null || lacking="$compiler is not installed"
-  [ "$2" = own ] || [ -e "$newer/xsimd14/version" ] || lacking="no xsimd 14"
-  [ "$3" = own ] || [ -e "$newer/catch3/version" ] || lacking="no Catch2 3"
+  command -v "$compiler" >/dev/null || lacking+="no $compiler; "
+  [ "$2" = own ] || [ -e "$newer/xsimd14/version" ] || lacking+="no xsimd 14; "
+  [ "$3" = own ] || [ -e "$newer/catch3/version" ] || lacking+="no Catch2 3; "
   name="$compiler-xsimd$(versions "$path" xsimd)-catch$(versions "$path" catch2)-$4"
   if [ -n "$lacking" ]; then
-    step "$name" printf 'skipped: %s\n0 passed, 0 failed, 1 skipped\n' "$lacking"
+    step "$name" printf 'skipped: %s\n0 passed, 0 failed, 1 skipped\n' "${lacking%; }"
   else
     step "$name" build_and_test "$compiler" "$path" "$4" "$out/$name" "${@:5}"
   fi
