@@ -22,7 +22,7 @@ CAPS = {
     "waste/kernels/instantiate.hpp": 2.0,
     "waste/waste.hpp": 4.0,
 }
-SLACK = 1.25
+SLACK = 1.5  # for other compilers and noise: manifest.hpp is at 0.45 to 0.65
 ROUNDS, MOST_ROUNDS = 2, 8
 
 

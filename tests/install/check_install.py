@@ -103,7 +103,7 @@ def main():
         if shutil.which("cmake"):
             series = version.rpartition(".")[0]
             (scratch / "CMakeLists.txt").write_text(CMAKE % (series, version, root))
-            run("cmake", "-S", scratch, "-B", scratch / "cmake", f"-DCMAKE_PREFIX_PATH={installed.prefix}")
+            run("cmake", "-G", "Ninja", "-S", scratch, "-B", scratch / "cmake", f"-DCMAKE_PREFIX_PATH={installed.prefix}")
             run("cmake", "--build", scratch / "cmake")
             expect("CMake", scratch / "cmake" / "user", want)
             forward = run(scratch / "cmake" / "custom_forward", root / "tests/data/golden/olmoe.waste", "1,2,3")
