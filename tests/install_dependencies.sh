@@ -18,7 +18,10 @@ command -v dpkg-query >/dev/null 2>&1 || {
 missing=""
 for p in $packages; do
   state=$(dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null || true)
-  [ "$state" = installed ] || missing="$missing $p"
+  case $state in
+    installed*) ;;  # once for each architecture
+    *) missing="$missing $p" ;;
+  esac
 done
 [ -n "$missing" ] || { echo "All needed system packages are there."; exit 0; }
 sudo=""
