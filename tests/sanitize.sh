@@ -54,7 +54,7 @@ address() {
 }
 
 threads() {  # OpenMP's barriers are invisible to the sanitizer, hence WASTE_STD_THREADS
-  local programs="parallel expert_cache read_ahead interleavings late_experts faults" sources
+  local programs="parallel expert_cache read_ahead interleavings late_experts faults experts_by_rows" sources
   # shellcheck disable=SC2046
   sources=$(sources_of cache_policy codebook_file container error expert_bank file fitted_score memory_limit parallel \
     substitutes trunk_file usage usage_log $(find src -name 'expert_cache*.cpp' -o -name 'read_*.cpp' | xargs basename -s .cpp))
