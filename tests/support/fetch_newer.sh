@@ -9,10 +9,10 @@ apt="$folder/apt"
 mirror=$(apt-get indextargets --format '$(REPO_URI)' "Codename: $(. /etc/os-release && echo "${VERSION_CODENAME:-}")" 2>/dev/null | head -1)
 keys=/usr/share/keyrings/debian-archive-keyring.gpg
 
-private() {  # apt with lists and a cache of its own
+private() {  # apt with lists and a cache of its own; a mirror may be a snapshot of some age
   "$1" -qq -o Dir::State="$apt" -o Dir::State::status=/dev/null -o Dir::Cache="$apt" -o Dir::Etc::sourcelist="$apt/list" \
     -o Dir::Etc::sourceparts=/dev/null -o Dir::Etc::preferencesparts=/dev/null -o APT::Architectures="$(dpkg --print-architecture)" \
-    -o Acquire::Languages=none -o APT::Sandbox::User=root "${@:2}"
+    -o Acquire::Languages=none -o Acquire::Check-Valid-Until=false -o APT::Sandbox::User=root "${@:2}"
 }
 
 fetch() {  # NAME PACKAGE MAJOR
