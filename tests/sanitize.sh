@@ -49,7 +49,7 @@ address() {
   # shellcheck disable=SC2086
   instrument "$build" "$out/address" \
     "-O0 -g1 -DWASTE_STD_THREADS -fsanitize=address,undefined -fno-sanitize-recover=all" "$sources" $programs &&
-    ASAN_OPTIONS="detect_leaks=1:detect_stack_use_after_return=1" \
+    ASAN_OPTIONS="detect_leaks=1:detect_stack_use_after_return=1:quarantine_size_mb=8" \
       python3 tests/support/run_programs.py "$out/address" $programs
 }
 
