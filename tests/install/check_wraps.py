@@ -38,6 +38,12 @@ USES = {
                   "  struct Quiet : benchmark::BenchmarkReporter { bool ReportContext(const Context&) override { return true; }\n"
                   "    void ReportRuns(const std::vector<Run>&) override {} } quiet;\n"
                   '  benchmark::RunSpecifiedBenchmarks(&quiet); std::printf("%d\\n", n);', "5\n"),
+    "xsimd": ("#include <xsimd/xsimd.hpp>",
+              'std::printf("%g\\n", xsimd::batch<float>(2.5f).get(0));', "2.5\n"),
+    "zlib": ("#include <zlib.h>",
+             'std::printf("%08lx\\n", crc32(0, reinterpret_cast<const Bytef*>("123456789"), 9));', "cbf43926\n"),
+    "CLI11": ("#include <CLI/CLI.hpp>",
+              'CLI::App app; int n = 0; app.add_option("--n", n); app.parse("--n 7"); std::printf("%d\\n", n);', "7\n"),
     "catch2-with-main": ("#include <catch2/catch_version.hpp>",
                          'std::printf("%u\\n", Catch::libraryVersion().majorVersion);', "3\n"),
 }
@@ -47,6 +53,7 @@ HOSTS = re.compile(r"https://(github\.com|gitlab\.com)/[\w.-]+/[\w.-]+/(-/)?(arc
 def read_wraps(folder):
     for path in sorted(folder.glob("*.wrap")):
         wrap = configparser.ConfigParser(interpolation=None)
+        wrap.optionxform = str
         wrap.read(path)
         yield path, wrap["wrap-file"], dict(wrap["provide"])
 
