@@ -3,7 +3,7 @@
 # checking every record once costs, what reading ahead wins with the page cache bypassed, peak
 # memory against the budget, and what waste plan predicts of a run against that run; with --traces
 # also the hit rates of every policy on the routing traces (*.jsonl) of a folder. Builds what it
-# needs; takes about 1 GB of disk under TMPDIR.
+# needs; takes about 1 GB of disk under TMPDIR, which is the disk that is measured.
 # Usage: bench/streaming.sh [--build DIR] [--layers N] [--experts M] [--tokens N] [--rounds N]
 #        [--threads N] [--traces DIR]
 set -eu
@@ -31,7 +31,12 @@ dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 "$waste" synth "$dir/kl.waste" --layers "$layers" --experts "$experts" --vocab 4096 --quiet
 common="$dir/kl.waste --share 0.25 --threads $threads --tokens $tokens --precision split8 --quiet"
-echo "synthetic Kimi-Linear, $layers layers of $experts experts, VQ3R, cache 1/4, $threads threads, $(nproc) cores"
+bank=$(ls "$dir"/kl.waste/experts-L*.bin | head -n 1)
+# What one reader gets of this disk, in GB/s: records are read whole, past the page cache.
+disk=$( (LC_ALL=C dd if="$bank" of=/dev/null bs=4M iflag=direct 2>&1 || LC_ALL=C dd if="$bank" of=/dev/null bs=4M 2>&1) |
+  awk '/copied/ { for (i = 2; i <= NF; ++i) if ($i == "s,") t = $(i - 1); printf "%.4f", $1 / t / 1e9 }')
+echo "synthetic Kimi-Linear, $layers layers of $experts experts, VQ3R, cache 1/4, $threads threads, $(nproc) cores,"
+echo "disk of $disk GB/s with one reader past the page cache: reading ahead cannot be faster than its bytes arrive"
 echo
 echo "== crc32 once against off, page cache warm"
 "$waste" bench $common --direct off --compare crc --repeat "$rounds"
@@ -48,10 +53,6 @@ echo "== peak memory of one run"
 echo
 echo "== waste plan --disk --trace against the run whose routing it was told"
 warmup=8
-bank=$(ls "$dir"/kl.waste/experts-L*.bin | head -n 1)
-# What one reader gets of this disk, in GB/s: records are read whole, past the page cache.
-disk=$( (LC_ALL=C dd if="$bank" of=/dev/null bs=4M iflag=direct 2>&1 || LC_ALL=C dd if="$bank" of=/dev/null bs=4M 2>&1) |
-  awk '/copied/ { for (i = 2; i <= NF; ++i) if ($i == "s,") t = $(i - 1); printf "%.4f", $1 / t / 1e9 }')
 "$waste" bench "$dir/kl.waste" --share 1 --threads "$threads" --tokens "$tokens" --warmup 32 --precision split8 \
   --direct off --quiet --json >"$dir/memory.json"
 "$waste" bench $common --warmup "$warmup" --direct on --record-trace "$dir/trace.jsonl" --json >"$dir/run.json"
