@@ -1,10 +1,10 @@
 // Banks on several drives: where they go, what a kill leaves, what is removed, what a container of
 // links gives.
 #include <algorithm>
-#include <fstream>
 
 #include "support/catch.hpp"
 #include "support/failure.hpp"
+#include "support/files.hpp"
 #include "support/golden.hpp"
 #include "support/tiny_container.hpp"
 #include "waste/io/container.hpp"
@@ -15,12 +15,6 @@ using namespace waste;
 using namespace waste::test;
 using io::Drives;
 namespace fs = std::filesystem;
-
-namespace {
-
-void write(const fs::path& path, const std::string& bytes) { std::ofstream(path) << bytes; }
-
-}  // namespace
 
 TEST_CASE("banks go to the drives in turn, through a link that is renamed") {
   const fs::path root = scratch_dir("drives");
@@ -57,7 +51,7 @@ TEST_CASE("a bank that was begun goes on where it is") {
   CHECK(fs::exists(root / "b" / "c.waste" / "experts-L1.bin"));
   CHECK_FALSE(fs::exists(root / "a" / "c.waste" / "experts-L1.bin"));
   // Begun without drives.
-  write(container / "experts-L2.bin.part", "xyz");
+  write_file(container / "experts-L2.bin.part", "xyz");
   drives.place("experts-L2.bin", 1);
   CHECK(fs::is_regular_file(fs::symlink_status(container / "experts-L2.bin.part")));
   CHECK(fs::file_size(container / "experts-L2.bin.part") == 3);
@@ -68,7 +62,7 @@ TEST_CASE("a file on a drive that no link leads to is not taken over") {
   const fs::path container = root / "c.waste", folder = root / "a" / "c.waste";
   fs::create_directories(container);
   fs::create_directories(folder);
-  write(folder / "experts-L1.bin", "another container's");
+  write_file(folder / "experts-L1.bin", "another container's");
   const Drives drives(container, {root / "a"});
   const Error e = failure_of([&] { drives.place("experts-L1.bin", 0); });
   CHECK(e.code() == Errc::exists);
@@ -76,11 +70,11 @@ TEST_CASE("a file on a drive that no link leads to is not taken over") {
   CHECK(fs::is_empty(container));
 
   // Only what a link leads to is removed, and the folder only once it is empty.
-  write(folder / "experts-L2.bin", "ours");
-  write(folder / "experts-L3.bin", "a part of ours");
+  write_file(folder / "experts-L2.bin", "ours");
+  write_file(folder / "experts-L3.bin", "a part of ours");
   fs::create_symlink(folder / "experts-L2.bin", container / "experts-L2.bin");
   fs::create_symlink(folder / "experts-L3.bin", container / "experts-L3.bin.part");
-  write(root / "elsewhere", "kept");
+  write_file(root / "elsewhere", "kept");
   fs::create_symlink(root / "elsewhere", container / "experts-L4.bin");
   drives.remove_banks();
   CHECK(fs::exists(folder / "experts-L1.bin"));
@@ -103,7 +97,7 @@ TEST_CASE("drives that cannot be are refused") {
   CHECK(code({root}) == Errc::bad_argument);
   // Named with a slash at its end, or relative to here, it is the same folder.
   CHECK(code_of([&] { Drives(root / "c.waste/", {root}); }) == Errc::bad_argument);
-  write(root / "file", "x");
+  write_file(root / "file", "x");
   const Drives under(root / "c.waste", {root / "file"});
   CHECK(code_of([&] { under.place("experts-L1.bin", 0); }) == Errc::not_found);
 }
@@ -150,7 +144,7 @@ TEST_CASE("a container of links opens, reads and is refused like any other") {
 
 TEST_CASE("copying a link gives a second one to the same file") {
   const fs::path root = scratch_dir("drives-copy");
-  write(root / "bank", "bytes");
+  write_file(root / "bank", "bytes");
   fs::create_directories(root / "a");
   fs::create_directories(root / "b");
   fs::create_symlink("../bank", root / "a" / "l");
@@ -158,6 +152,7 @@ TEST_CASE("copying a link gives a second one to the same file") {
   CHECK(fs::is_symlink(root / "b" / "l"));
   CHECK(fs::equivalent(root / "b" / "l", root / "bank"));
   fs::create_symlink("nowhere", root / "a" / "broken");
-  CHECK(code_of([&] { io::copy_link(root / "a" / "broken", root / "b" / "broken"); }) == Errc::not_found);
+  CHECK(code_of([&] { io::copy_link(root / "a" / "broken", root / "b" / "broken"); }) ==
+        Errc::not_found);
   CHECK_FALSE(fs::exists(fs::symlink_status(root / "b" / "broken")));
 }

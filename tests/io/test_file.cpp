@@ -6,11 +6,11 @@
 
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "support/catch.hpp"
+#include "support/files.hpp"
 #include "support/golden.hpp"
 #include "waste/core/aligned_buffer.hpp"
 #include "waste/io/file.hpp"
@@ -20,10 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 using namespace waste;
 using io::File;
+using test::write_file;
 
-void save(const fs::path& path, const std::string& text) {
-  std::ofstream(path, std::ios::binary) << text;
-}
 std::string text_of(const fs::path& path) { return io::read_text(path, 1 << 20); }
 std::span<const std::uint8_t> bytes_of(const std::string& s) {
   return {reinterpret_cast<const std::uint8_t*>(s.data()), s.size()};
@@ -42,7 +40,7 @@ Errc code(F f) {
 
 TEST_CASE("reads are exact or a fault", "[file]") {
   const auto dir = test::scratch_dir("file");
-  save(dir / "f", "0123456789");
+  write_file(dir / "f", "0123456789");
   const File f = File::open(dir / "f");
   CHECK(f.is_open());
   CHECK(f.size() == 10);
@@ -68,7 +66,7 @@ TEST_CASE("only regular files are opened, and a pipe is not waited for", "[file]
   CHECK(code([&] { File::open("/dev/null"); }) == Errc::bad_field);
   REQUIRE(::mkfifo((dir / "pipe").c_str(), 0600) == 0);
   CHECK(code([&] { File::open(dir / "pipe"); }) == Errc::bad_field);
-  save(dir / "f", "x");
+  write_file(dir / "f", "x");
   CHECK(code([&] { File::open(dir / "f" / "g"); }) == Errc::not_found);
   CHECK(code([&] { File::create(dir / "no" / "such"); }) == Errc::not_found);
   fs::create_symlink("loop", dir / "loop");
@@ -81,7 +79,7 @@ TEST_CASE("only regular files are opened, and a pipe is not waited for", "[file]
 
 TEST_CASE("files move and close", "[file]") {
   const auto dir = test::scratch_dir("move");
-  save(dir / "f", "abc");
+  write_file(dir / "f", "abc");
   File a = File::open(dir / "f");
   File b = std::move(a);
   CHECK_FALSE(a.is_open());
@@ -115,10 +113,10 @@ TEST_CASE("writing, growing and cutting", "[file]") {
 
 TEST_CASE("text is read whole and bounded", "[file]") {
   const auto dir = test::scratch_dir("text");
-  save(dir / "f", std::string("a\0b", 3));
+  write_file(dir / "f", std::string("a\0b", 3));
   CHECK(io::read_text(dir / "f", 3) == std::string("a\0b", 3));
   CHECK(code([&] { io::read_text(dir / "f", 2); }) == Errc::out_of_range);
-  save(dir / "empty", "");
+  write_file(dir / "empty", "");
   CHECK(io::read_text(dir / "empty", 0).empty());
   fs::resize_file(dir / "f", std::uintmax_t{1} << 42);
   CHECK(code([&] { io::read_text(dir / "f", 1 << 20); }) == Errc::out_of_range);
@@ -126,7 +124,7 @@ TEST_CASE("text is read whole and bounded", "[file]") {
 
 TEST_CASE("an atomic write leaves the new file and nothing else", "[file]") {
   const auto dir = test::scratch_dir("atomic");
-  save(dir / "f", "old");
+  write_file(dir / "f", "old");
   io::write_atomically(dir / "f", "new text");
   CHECK(text_of(dir / "f") == "new text");
   io::write_atomically(dir / "g", "");
@@ -142,8 +140,8 @@ TEST_CASE("an atomic write leaves the new file and nothing else", "[file]") {
 
 TEST_CASE("publishing renames a finished file", "[file]") {
   const auto dir = test::scratch_dir("publish");
-  save(dir / "f.part", "whole");
-  save(dir / "f", "old");
+  write_file(dir / "f.part", "whole");
+  write_file(dir / "f", "old");
   io::publish(dir / "f.part", dir / "f");
   CHECK(text_of(dir / "f") == "whole");
   CHECK_FALSE(fs::exists(dir / "f.part"));
@@ -153,18 +151,18 @@ TEST_CASE("publishing renames a finished file", "[file]") {
 
 TEST_CASE("identity tells a rewritten file", "[file]") {
   const auto dir = test::scratch_dir("identity");
-  save(dir / "f", "abc");
+  write_file(dir / "f", "abc");
   fs::last_write_time(dir / "f", fs::file_time_type::clock::now() - std::chrono::hours(1));
   const File f = File::open(dir / "f");
   const io::FileIdentity before = f.identity();
   CHECK(f.check_unchanged(before).ok());
   CHECK(before.size == 3);
-  save(dir / "f", "abcd");
+  write_file(dir / "f", "abcd");
   const Fault grown = f.check_unchanged(before);
   CHECK(grown.code == Errc::changed);
   CHECK(grown.got == 4);
   CHECK(grown.want == 3);
-  save(dir / "f", "xyz");
+  write_file(dir / "f", "xyz");
   CHECK(std::string(f.check_unchanged(before).field) == "modification time");
   const io::FileIdentity now = f.identity();
   CHECK_FALSE(now == before);
@@ -176,7 +174,7 @@ TEST_CASE("direct reads, where they are to be had, give the same bytes", "[file]
   const auto dir = test::scratch_dir("direct-file");
   std::string text(3 * 4096, 'x');
   for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 7 % 251);
-  save(dir / "f", text);
+  write_file(dir / "f", text);
   File f = File::open(dir / "f");
   CHECK_FALSE(f.direct());
   const bool direct = f.try_enable_direct();
@@ -188,7 +186,7 @@ TEST_CASE("direct reads, where they are to be had, give the same bytes", "[file]
   f.drop_cache(0, text.size());
   CHECK(f.try_pread(out.span(), 8192).ok());
   // An empty file proves nothing, so it stays with the page cache.
-  save(dir / "empty", "");
+  write_file(dir / "empty", "");
   CHECK_FALSE(File::open(dir / "empty").try_enable_direct());
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "support/catch.hpp"
+#include "support/failure.hpp"
 #include "support/golden.hpp"
 #include "support/tiny_container.hpp"
 #include "waste/io/file.hpp"
@@ -18,6 +19,7 @@
 
 namespace fs = std::filesystem;
 using namespace waste;
+using test::code_of;
 using test::TinySpec;
 using Floats = std::vector<float>;
 using Tokens = std::vector<std::uint32_t>;
@@ -206,21 +208,13 @@ TEST_CASE("what cannot be saved whole is not saved", "[session]") {
   feed(m, session, prompt);
   m.save(session, file);
   const std::string before = read(file);
-  const auto code = [&](const auto& call) {
-    try {
-      call();
-    } catch (const Error& e) {
-      return std::string(to_string(e.code()));
-    }
-    return std::string("none");
-  };
-  CHECK(code([&] { m.save(session, file, Tokens{272}); }) == "out_of_range");
-  CHECK(code([&] { m.save(session, file, Tokens(65537, 1)); }) == "out_of_range");
+  CHECK(code_of([&] { m.save(session, file, Tokens{272}); }) == Errc::out_of_range);
+  CHECK(code_of([&] { m.save(session, file, Tokens(65537, 1)); }) == Errc::out_of_range);
   TinySpec deep = TinySpec::vq3r();
   deep.layers = 5;
   const TextModel five = open(folder(deep, "save-five"));
-  CHECK(code([&] { m.save(five.start(4), file); }) == "bad_argument");
-  CHECK(code([&] { m.save(session, dir / "no" / "such" / "folder"); }) != "none");
+  CHECK(code_of([&] { m.save(five.start(4), file); }) == Errc::bad_argument);
+  CHECK(code_of([&] { m.save(session, dir / "no" / "such" / "folder"); }) == Errc::not_found);
   CHECK(read(file) == before);
 
   // A forward pass that failed half-way leaves nothing to save.
@@ -231,6 +225,6 @@ TEST_CASE("what cannot be saved whole is not saved", "[session]") {
   }
   CHECK_THROWS_AS(feed(m, session, later), Error);
   CHECK(session.broken());
-  CHECK(code([&] { m.save(session, file); }) == "bad_argument");
+  CHECK(code_of([&] { m.save(session, file); }) == Errc::bad_argument);
   CHECK(read(file) == before);
 }

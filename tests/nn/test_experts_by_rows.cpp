@@ -8,11 +8,13 @@
 #include <vector>
 
 #include "support/catch.hpp"
+#include "support/failure.hpp"
 #include "support/matrices.hpp"
 #include "waste/nn/moe.hpp"
 
 using namespace waste;
 using Floats = std::vector<float>;
+using test::code_of;
 using test::Scales;
 
 namespace {
@@ -189,23 +191,16 @@ TEST_CASE("a table built in shares is the table, rows are the product's, and ran
       CHECK(got == want);
     }
     VqTable table(kernels::Precision::exact, quant, 1024);
-    const auto refused = [](Errc code, const auto& call) {
-      try {
-        call();
-      } catch (const Error& e) {
-        return e.code() == code;
-      }
-      return false;
-    };
     Floats y(inter);
-    CHECK(refused(Errc::bad_argument, [&] { table.fill(x, 0, 1); }));
+    CHECK(code_of([&] { table.fill(x, 0, 1); }) == Errc::bad_argument);
     table.build(w.view.codebooks, x);
-    CHECK(refused(Errc::out_of_range, [&] { table.fill(x, 2, 2); }));
-    CHECK(refused(Errc::shape, [&] { table.fill(std::span(x).first(8), 0, 1); }));
-    CHECK(refused(Errc::out_of_range, [&] { matvec_rows(w.view, table, y, 0, inter + 1); }));
-    CHECK(refused(Errc::out_of_range, [&] { matvec_rows(w.view, table, y, 0, 100); }));
-    CHECK(refused(Errc::out_of_range, [&] { matvec_rows(w.view, table, y, 32, 64); }));
-    CHECK(refused(Errc::out_of_range, [&] { matvec_rows(w.view, table, y, 128, 64); }));
-    CHECK(refused(Errc::shape, [&] { matvec_rows(w.view, table, std::span(y).first(64), 0, 64); }));
+    CHECK(code_of([&] { table.fill(x, 2, 2); }) == Errc::out_of_range);
+    CHECK(code_of([&] { table.fill(std::span(x).first(8), 0, 1); }) == Errc::shape);
+    CHECK(code_of([&] { matvec_rows(w.view, table, y, 0, inter + 1); }) == Errc::out_of_range);
+    CHECK(code_of([&] { matvec_rows(w.view, table, y, 0, 100); }) == Errc::out_of_range);
+    CHECK(code_of([&] { matvec_rows(w.view, table, y, 32, 64); }) == Errc::out_of_range);
+    CHECK(code_of([&] { matvec_rows(w.view, table, y, 128, 64); }) == Errc::out_of_range);
+    CHECK(code_of([&] { matvec_rows(w.view, table, std::span(y).first(64), 0, 64); }) ==
+          Errc::shape);
   }
 }

@@ -4,10 +4,11 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "support/files.hpp"
 
 namespace waste::test {
 
@@ -23,11 +24,6 @@ std::vector<std::uint8_t> bytes_of(const std::vector<T>& values) {
   std::vector<std::uint8_t> out(values.size() * sizeof(T));
   if (!out.empty()) std::memcpy(out.data(), values.data(), out.size());
   return out;
-}
-
-inline void write_file(const std::filesystem::path& path, const std::string& bytes) {
-  std::ofstream out(path, std::ios::binary | std::ios::trunc);
-  out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 
 /// u64 header length, header, data: nothing checked.
