@@ -32,6 +32,8 @@ std::string_view kind_of(const JsonValue& value) noexcept {
   if (value.is_object()) return "an object";
   if (value.is_unsigned()) return "an integer";
   if (value.as_negative() != nullptr) return "a negative integer";
+  const double d = value.number();
+  if (d >= 0x1p64 || d <= -0x1p63) return "a number beyond 64 bits";
   return "a number with fraction or exponent";
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "support/catch.hpp"
+#include "support/failure.hpp"
 #include "support/tiny_container.hpp"
 #include "waste/format/manifest.hpp"
 
@@ -263,6 +264,25 @@ TEST_CASE("values of another type, out of bounds or contradictory are refused", 
   CHECK(refusal(with(kimi, "/hidden_size", 160.0)).message ==
         "config.json: hidden_size: invalid value; wanted a non-negative integer, got a number with "
         "fraction or exponent");
+  // An integer that 64 bits do not hold is read as a float, and is none the less no fraction.
+  const auto spelled = [&](const std::string& number) {
+    std::string text = kimi.dump();
+    const std::string was = "\"hidden_size\":160";
+    const std::size_t at = text.find(was);
+    REQUIRE(at != std::string::npos);
+    text.replace(at, was.size(), "\"hidden_size\":" + number);
+    const Error e = test::failure_of([&] { parse_model_config(parse_json(text, "c"), "c"); });
+    return std::string(e.what());
+  };
+  const std::string wanted = "c: hidden_size: invalid value; wanted a non-negative integer, got ";
+  CHECK(spelled("18446744073709551616") == wanted + "a number beyond 64 bits");
+  CHECK(spelled("-9223372036854775809") == wanted + "a number beyond 64 bits");
+  CHECK(spelled("1e300") == wanted + "a number beyond 64 bits");
+  CHECK(spelled("-9223372036854775808") == wanted + "a negative integer");
+  CHECK(spelled("18446744073709549568.0") == wanted + "a number with fraction or exponent");
+  CHECK(spelled("18446744073709551615") ==
+        "c: hidden_size: out of range, got 18446744073709551615, wanted 1048576; wanted 1 to "
+        "1048576");
   CHECK(refusal(with(kimi, "/num_experts_per_token", 6)).message ==
         "config.json: num_experts_per_token: out of range, got 6, wanted 5; wanted 1 to 5");
   CHECK(refusal(Json::array()).field == "config");
