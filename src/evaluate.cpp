@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <mutex>
 #include <numbers>
 #include <vector>
@@ -17,6 +18,7 @@ double Evaluation::bits_per_byte() const noexcept {
 double Evaluation::perplexity() const noexcept { return std::exp(mean_nll()); }
 
 double negative_log_likelihood(std::span<const float> logits, std::uint32_t target) noexcept {
+  if (target >= logits.size()) return std::numeric_limits<double>::infinity();
   const float top = *std::max_element(logits.begin(), logits.end());
   double total = 0;
   for (const float l : logits) total += std::exp(static_cast<double>(l) - top);
@@ -31,6 +33,10 @@ Evaluation evaluate(const TextModel& model, std::span<const std::uint32_t> token
                 "nothing can be predicted in it");
   }
   if (window == 0) throw Error(fault(Errc::bad_argument, "window", 0, 1));
+  // forward() looks at what is fed, which the last token is not.
+  if (const auto vocab = model.config().vocab_size; tokens.back() >= vocab) {
+    throw Error(fault(Errc::out_of_range, "token", tokens.back(), vocab));
+  }
   Evaluation out;
   out.tokens = tokens.size();
   out.bytes = bytes;

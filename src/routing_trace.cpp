@@ -40,7 +40,8 @@ std::vector<std::uint16_t> parse_layer(const JsonValue& value, std::string_view 
 
 std::uint64_t RoutingTrace::demands(std::size_t first, std::size_t end) const noexcept {
   std::uint64_t n = 0;
-  for (std::size_t i = first * layers; i < end * layers; ++i) n += choices[i].size();
+  end = std::min(end, tokens());
+  for (std::size_t i = std::min(first, end) * layers; i < end * layers; ++i) n += choices[i].size();
   return n;
 }
 
@@ -153,6 +154,18 @@ void TraceRecorder::write(const std::filesystem::path& path) const {
 }
 
 std::vector<std::uint32_t> optimal_hits(const RoutingTrace& trace, std::size_t records) {
+  if (trace.choices.size() != trace.tokens() * trace.layers) {
+    throw Error(
+        fault(Errc::bad_argument, "choices", trace.choices.size(), trace.tokens() * trace.layers),
+        {}, "wanted one for every token and layer");
+  }
+  for (const auto& chosen : trace.choices) {
+    for (const std::uint16_t e : chosen) {
+      if (e >= trace.experts) {
+        throw Error(fault(Errc::bad_argument, "expert", e, trace.experts));
+      }
+    }
+  }
   const std::size_t steps = trace.choices.size(), keys = trace.layers * trace.experts;
   // When each choice is next asked for, counted in layers from the start.
   std::vector<std::uint64_t> later(keys, never);

@@ -233,8 +233,17 @@ std::uint32_t TextModel::fingerprint() const {
   return crc;
 }
 
+namespace {
+
+std::shared_ptr<Weights> given(std::shared_ptr<Weights> weights) {
+  if (!weights) throw Error(fault(Errc::bad_argument, "weights"), {}, "there are none");
+  return weights;
+}
+
+}  // namespace
+
 TextModel::TextModel(std::shared_ptr<Weights> weights, const ModelOptions& options)
-    : weights_(std::move(weights)),
+    : weights_(given(std::move(weights))),
       options_(options),
       activation_(nn::PairActivation::of(weights_->config())) {
   const format::ModelConfig& c = config();

@@ -111,6 +111,10 @@ ReplayContainer::~ReplayContainer() {
 std::vector<std::uint32_t> replay_hits(const RoutingTrace& trace, const ReplayContainer& container,
                                        const ReplayOptions& replay) {
   const auto& banks = container.container().banks();
+  if (trace.layers != banks.size()) {
+    throw Error(fault(Errc::mismatch, "layers of the trace", trace.layers, banks.size()),
+                container.container().directory().string());
+  }
   CacheOptions options;
   options.budget_bytes = replay.records * banks.front().record_bytes();
   options.concurrent = replay.concurrent;

@@ -180,6 +180,33 @@ TEST_CASE("a replay by hand", "[trace]") {
   // Four slots of five experts, a quarter of them for the record in use: 0 1 2 stay, then 3 for 0.
   REQUIRE(replay_hits(t, small, {lru, 4}) == all);
   REQUIRE_THROWS_AS(replay_hits(t, small, {lru, 0}), Error);
+  // Another model's trace has no layers here.
+  const waste::Error other = waste::test::failure_of([&] {
+    replay_hits(random_trace(2, 2, 5, 1, 3), small, {lru, 5});
+  });
+  REQUIRE(std::string(other.what())
+              .ends_with("c.waste: layers of the trace: mismatch, got 2, wanted 1"));
+}
+
+TEST_CASE("a trace made by hand is asked no more than it has", "[trace]") {
+  RoutingTrace t = parse("{\"layers\":[[0],[1]]}\n{\"layers\":[[2],[0]]}\n");
+  REQUIRE(t.demands(0, 2) == 4);
+  REQUIRE(t.demands(1, 1000) == 2);
+  REQUIRE(t.demands(1000, 2000) == 0);
+  REQUIRE(t.demands(2, 1) == 0);
+  REQUIRE(t.prefix(1000).choices == t.choices);
+  const auto refused = [&] {
+    return std::string(waste::test::failure_of([&] { optimal_hits(t, 1); }).what());
+  };
+  t.experts = 2;
+  REQUIRE(refused() == "expert: invalid argument, got 2, wanted 2");
+  t.experts = 3;
+  t.choices.pop_back();
+  REQUIRE(refused() ==
+          "choices: invalid argument, got 3, wanted 2; wanted one for every token and layer");
+  t.layers = 0;
+  REQUIRE(refused() ==
+          "choices: invalid argument, got 3, wanted 0; wanted one for every token and layer");
 }
 
 TEST_CASE("replays are the same each time, never better than the optimum, and the whole at most",

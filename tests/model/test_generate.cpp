@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "support/catch.hpp"
+#include "support/failure.hpp"
 #include "support/golden.hpp"
 #include "waste/model/checkpoint_weights.hpp"
 #include "waste/model/evaluate.hpp"
@@ -207,4 +208,44 @@ TEST_CASE("evaluation is the mean over whole windows, on any number of threads")
   REQUIRE(one.window == 99);
   REQUIRE(one.windows == 1);
   REQUIRE_THROWS_AS(model::evaluate(tiny_model(), Tokens{5}, 3, 16, 1), Error);
+}
+
+TEST_CASE("what a model is asked wrongly is said, and changes nothing") {
+  const TextModel& m = tiny_model();
+  const auto said = [](const auto& call) { return std::string(test::failure_of(call).what()); };
+  // The last token is predicted and never fed: nothing else looks at it.
+  for (const Tokens& tokens : {Tokens{5, 1040}, Tokens{5, 6, 7, ~0u}}) {
+    CHECK(said([&] { model::evaluate(m, tokens, 9, 1, 1); }) ==
+          "token: out of range, got " + std::to_string(tokens.back()) + ", wanted 1040");
+  }
+  CHECK(said([&] {
+          model::evaluate(m, Tokens{1040, 5}, 9, 1, 1);
+        }) == "token: out of range, got 1040, wanted 1040");
+  CHECK(said([&] {
+          model::evaluate(m, Tokens{5, 6}, 9, 0, 1);
+        }) == "window: invalid argument, got 0, wanted 1");
+  const Floats two = {0.0f, 0.0f};
+  CHECK(model::negative_log_likelihood(two, 1) == std::log(2.0));
+  CHECK(std::isinf(model::negative_log_likelihood(two, 2)));
+  CHECK(std::isinf(model::negative_log_likelihood({}, 0)));
+  CHECK(Sampler::greedy({}) == 0);
+  Sampler sampler(SamplerOptions{});
+  CHECK(said([&] { sampler.next({}); }) == "logits: shape mismatch, got 0, wanted 1");
+  CHECK(said([] { TextModel none(nullptr); }) == "weights: invalid argument; there are none");
+
+  Session session = m.start(4);
+  Floats logits(3 * 1040);
+  CHECK(said([&] {
+          m.forward(session, Tokens{1, 2}, {logits.data(), 3, 1040});
+        }) == "logits: shape mismatch, got 3, wanted 2");
+  CHECK(said([&] {
+          m.forward(session, Tokens{1}, {logits.data(), 1, 1039});
+        }) == "logits: shape mismatch, got 1039, wanted 1040");
+  CHECK(said([&] { m.weights().embedding(1040, logits); }) ==
+        "token: out of range, got 1040, wanted 1040");
+  CHECK(test::code_of([&] { m.weights().embedding(0, logits); }) == Errc::shape);
+  CHECK(test::code_of([&] { m.weights().expert(LayerId{0}, ExpertId{0}); }) == Errc::out_of_range);
+  CHECK(test::code_of([&] { m.weights().matrix("nothing"); }) == Errc::missing);
+  CHECK(session.position() == 0);
+  CHECK_FALSE(session.broken());
 }

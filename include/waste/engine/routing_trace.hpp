@@ -23,7 +23,7 @@ struct RoutingTrace {
   const std::vector<std::uint16_t>& at(std::size_t token, std::size_t layer) const noexcept {
     return choices[token * layers + layer];
   }
-  /// Experts asked for by tokens [first, end).
+  /// Experts asked for by tokens [first, end), of those that there are.
   std::uint64_t demands(std::size_t first, std::size_t end) const noexcept;
   /// What one token reads on the average, rounded up: the working set in records.
   std::uint64_t working_set() const noexcept;
@@ -76,7 +76,8 @@ class TraceRecorder {
 
 /// Hits of each token under Belady's optimum with `records` places: what is asked for the farthest
 /// in the future is given up, or not kept at all. A layer's experts are there or not when the layer
-/// begins; no cache that sees only the past can do better.
+/// begins; no cache that sees only the past can do better. Throws Error(bad_argument) for choices
+/// that are not tokens times layers, or of an expert beyond trace.experts.
 std::vector<std::uint32_t> optimal_hits(const RoutingTrace& trace, std::size_t records);
 
 }  // namespace waste::engine

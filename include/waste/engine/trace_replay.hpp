@@ -40,7 +40,8 @@ struct ReplayOptions {
 
 /// Hits of each token when an ExpertCache answers the trace: for each layer prepare() with the
 /// token's experts, then get() of each, one held at a time. No reader threads, so the outcome is
-/// the same each time. Throws Error as ExpertCache does.
+/// the same each time. Throws Error: mismatch for a trace of other layers than the container's, and
+/// as ExpertCache does.
 ///
 /// A run of the same model on one thread, a token at a time from an empty cache, has exactly these
 /// hits, whatever is read ahead or guessed: a record read ahead counts as a miss, waits in a place

@@ -34,13 +34,14 @@ struct Evaluation {
 /// Measures on `threads` threads (0: all), each running windows of its own; the result is the same
 /// for every number. `bytes` is the size of the text that `tokens` encode. `progress`, where set,
 /// is called with the predictions made so far, by one thread at a time. Throws Error: bad_argument
-/// for fewer than two tokens, no bytes or window 0, and as TextModel::forward.
+/// for fewer than two tokens, no bytes or window 0, out_of_range for a last token that is not in
+/// the vocabulary, and as TextModel::forward.
 Evaluation evaluate(
     const TextModel& model, std::span<const std::uint32_t> tokens, std::uint64_t bytes,
     std::size_t window, unsigned threads,
     const std::function<void(std::uint64_t done, std::uint64_t total)>& progress = {});
 
-/// -ln softmax(logits)[target], in f64.
+/// -ln softmax(logits)[target], in f64; infinity for a target that has no logit.
 double negative_log_likelihood(std::span<const float> logits, std::uint32_t target) noexcept;
 
 }  // namespace waste::model

@@ -59,7 +59,8 @@ struct Observer {
 /// fused multiply-add; ModelOptions::exec.precision and the epsilons are what changes them.
 class TextModel {
  public:
-  /// Throws Error(missing, shape) where `weights` lacks what its configuration needs.
+  /// Throws Error: bad_argument for no `weights`; missing or shape where they lack what their
+  /// configuration needs.
   explicit TextModel(std::shared_ptr<Weights> weights, const ModelOptions& options = {});
 
   const format::ModelConfig& config() const noexcept { return weights_->config(); }
@@ -85,8 +86,9 @@ class TextModel {
 
   /// Feeds `tokens` at the session's position. `logits` is [n][vocab_size] for the last n of them,
   /// 0 <= n <= tokens. Throws Error: out_of_range for a token that is not in the vocabulary or for
-  /// more tokens than session.room(), both before anything changes; bad_argument for a broken
-  /// session; read errors of embeddings and experts, after which the session is broken.
+  /// more tokens than session.room(), shape for logits of another shape or a session of another
+  /// number of layers, bad_argument for a broken session, all before anything changes; read errors
+  /// of embeddings and experts, after which the session is broken.
   void forward(Session& session, std::span<const std::uint32_t> tokens, MatrixView<float> logits,
                const Observer& observer = {}) const;
 

@@ -30,7 +30,7 @@ class Sampler {
   /// logits.
   std::uint32_t next(std::span<const float> logits);
 
-  /// The index of the first largest element.
+  /// The index of the first largest element; 0 where there is none.
   static std::uint32_t greedy(std::span<const float> logits) noexcept;
 
  private:
