@@ -153,6 +153,7 @@ std::uint64_t audit_codebooks(const Container& container, const AuditSink& sink)
 std::uint64_t audit_codebooks(const std::filesystem::path& path, const format::ExpertQuant& quant,
                               std::span<const format::BankEntry> banks, const AuditSink& sink,
                               std::span<const std::uint32_t> crcs) {
+  check(validate(quant), path.string());
   const File file = File::open(path);
   const std::uint64_t record_bytes = format::codebook_record_bytes(quant);
   const std::uint64_t count = file.size() / record_bytes;

@@ -52,6 +52,8 @@ constexpr Named other_names[] = {
     {"block_sparse_moe.routed_expert_up_proj", Site::latent_up},
 };
 
+bool of_experts(Site site) noexcept { return site == Site::expert || site == Site::expert_down; }
+
 std::span<const std::uint8_t> bytes_of(std::span<const double> values) noexcept {
   return {reinterpret_cast<const std::uint8_t*>(values.data()), values.size_bytes()};
 }
@@ -123,7 +125,9 @@ void write_calibration(const fs::path& path, const format::ModelConfig& model,
     MomentKey whole = key;
     whole.expert = MomentKey::all;
     const auto site = known.find(whole);
-    if (site == known.end() || site->second != m.cols() || m.count() == 0) {
+    const bool known_expert =
+        key.expert == MomentKey::all || (of_experts(key.site) && key.expert < model.num_experts);
+    if (site == known.end() || !known_expert || site->second != m.cols() || m.count() == 0) {
       throw Error(fault(Errc::bad_argument, "moments", m.cols(), m.count()).at(LayerId{key.layer}),
                   path.string(), "no site of the model, or nothing seen");
     }
@@ -219,8 +223,8 @@ CalibrationFile CalibrationFile::open(const fs::path& path, const format::ModelC
       throw Error(fault(Errc::mismatch, "site").at(LayerId{key.layer}), name,
                   "the model's layer has no site " + std::to_string(at[4]));
     }
-    const bool experts_site = key.site == Site::expert || key.site == Site::expert_down;
-    if (key.expert != MomentKey::all && (!experts_site || key.expert >= model.num_experts)) {
+    if (key.expert != MomentKey::all &&
+        (!of_experts(key.site) || key.expert >= model.num_experts)) {
       throw Error(fault(Errc::out_of_range, "expert", key.expert, model.num_experts), name);
     }
     if (!out.keys_.empty() && !(out.keys_.back() < key)) {

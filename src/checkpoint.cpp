@@ -116,6 +116,11 @@ void Checkpoint::read_part(const Part& part, std::uint64_t first_row,
 
 void Checkpoint::read_rows(const TrunkSource& tensor, std::uint64_t first_row,
                            const MatrixView<float>& out) const {
+  if (tensor.weight >= files_.tensors().size() ||
+      (tensor.scale != TrunkSource::none && tensor.scale >= files_.tensors().size())) {
+    throw Error(fault(Errc::bad_argument, "tensor", tensor.weight, files_.tensors().size()),
+                directory().string(), "tensor " + tensor.name + " is not of this checkpoint");
+  }
   if (out.cols != tensor.cols() || first_row > tensor.rows() ||
       out.rows > tensor.rows() - first_row) {
     throw Error(fault(Errc::bad_argument, "rows", first_row + out.rows, tensor.rows()), {},

@@ -24,6 +24,7 @@ const float* Codebooks::of(std::uint32_t codebook_base, format::Kind kind) const
 Codebooks Codebooks::load(const std::filesystem::path& path, const format::ExpertQuant& quant,
                           std::span<const format::BankEntry> banks,
                           std::span<const std::uint32_t> crcs) {
+  check(validate(quant), path.string());
   const File file = File::open(path);
   const FileIdentity identity = file.identity();
   const std::size_t record_bytes = format::codebook_record_bytes(quant);

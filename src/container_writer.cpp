@@ -71,6 +71,12 @@ std::span<std::uint8_t> RecordBuffer::scales(Kind kind) noexcept {
 
 std::span<const std::uint8_t> RecordBuffer::seal(LayerId layer, ExpertId expert,
                                                  std::uint32_t codebook_base, std::uint8_t flags) {
+  constexpr std::uint32_t most = 0xffff;  // a header has 16 bits for each
+  const bool layer_fits = to_index(layer) <= most;
+  if (!layer_fits || to_index(expert) > most) {
+    throw Error(fault(Errc::bad_argument, layer_fits ? "expert" : "layer",
+                      layer_fits ? to_index(expert) : to_index(layer), most));
+  }
   std::fill(bytes_.data() + layout_.payload_end, bytes_.data() + bytes_.size(), std::uint8_t{0});
   format::ExpertRecordHeader header = format::make_header(layout_, layer, expert, codebook_base);
   header.flags = flags;
@@ -170,7 +176,10 @@ TrunkWriter::TrunkWriter(fs::path directory, const std::vector<format::TrunkEntr
 void TrunkWriter::write_rows(std::size_t index, std::uint64_t first_row,
                              std::span<const std::uint8_t> payload,
                              std::span<const std::uint8_t> scales) const {
-  const format::TrunkEntry& t = trunk_.at(index);
+  if (index >= trunk_.size()) {
+    throw Error(fault(Errc::bad_argument, "tensor", index, trunk_.size()), directory_.string());
+  }
+  const format::TrunkEntry& t = trunk_[index];
   const std::uint64_t row = format::trunk_row_bytes(t.fmt, t.cols());
   const std::uint64_t scale_row = format::trunk_row_scale_bytes(t.fmt, t.cols());
   const std::uint64_t n = row == 0 ? 0 : payload.size() / row;
@@ -183,6 +192,10 @@ void TrunkWriter::write_rows(std::size_t index, std::uint64_t first_row,
 }
 
 void TrunkWriter::commit(std::size_t finished) {
+  if (finished > trunk_.size()) {
+    throw Error(fault(Errc::bad_argument, "finished tensors", finished, trunk_.size()),
+                directory_.string());
+  }
   file_.sync();
   write_atomically(directory_ / "trunk.progress", std::to_string(finished));
   finished_ = finished;
@@ -246,6 +259,7 @@ bool ContainerWriter::has_codebooks(LayerId layer, BankSet set) const {
 
 std::vector<std::uint8_t> codebook_records(const format::ExpertQuant& quant, std::uint32_t base,
                                            std::span<const float> values) {
+  check(validate(quant));
   const std::size_t books = stored_books(quant), table = table_values(quant);
   if (values.size() != books * table) {
     throw Error(fault(Errc::bad_argument, "codebook values", values.size(), books * table));
@@ -319,6 +333,14 @@ bool ContainerWriter::has_trunk() const {
 TrunkWriter ContainerWriter::open_trunk() const { return TrunkWriter(directory_, manifest_.trunk); }
 
 void ContainerWriter::write_side_file(std::string_view name, std::string_view bytes) const {
+  const bool plain = !name.empty() && name != "." && name != ".." &&
+                     name.find('/') == std::string_view::npos &&
+                     name.find('\0') == std::string_view::npos;
+  if (!plain || name == "manifest.json") {
+    throw Error(
+        fault(Errc::bad_argument, "side file"), directory_.string(),
+        "wanted a plain file name other than manifest.json, got \"" + std::string(name) + "\"");
+  }
   write_atomically(directory_ / name, bytes);
 }
 

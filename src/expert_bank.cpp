@@ -43,6 +43,13 @@ Fault check_record_with(const format::RecordLayout& layout, LayerId layer, Exper
   if (const Fault f = format::validate_header(header, layout, layer, expert, codebook_base)) {
     return f;
   }
+  // The header has 16 bits for each: larger ones are nobody's, whatever their low bits say.
+  if (to_index(layer) != header.layer) {
+    return fault(Errc::out_of_range, "layer", to_index(layer), 0xffff).at(layer, expert);
+  }
+  if (to_index(expert) != header.expert_id) {
+    return fault(Errc::out_of_range, "expert", to_index(expert), 0xffff).at(layer, expert);
+  }
   if (verify_crc) {
     const std::uint32_t crc = crc_of();
     if (crc != header.crc32) {
@@ -107,15 +114,22 @@ ExpertBank::ExpertBank(const std::filesystem::path& directory, const format::Ban
     throw Error(fault(code, "file size", identity_.size, bank.bytes).at(layer()),
                 file_.path().string());
   }
+  if (!codebooks_ || (codebooks_->bytes() != 0 && codebooks_->quant() != layout.quant)) {
+    throw Error(fault(Errc::bad_argument, "codebooks").at(layer()), file_.path().string(),
+                codebooks_ ? "they are of another quantization" : "there are none");
+  }
   if (options.direct_io) file_.try_enable_direct();
   passed_ = std::make_unique<std::atomic<std::uint64_t>[]>(bank.experts / 64 + 1);
 }
 
-Fault ExpertBank::check_request(ExpertId expert, std::span<std::uint8_t> record) const noexcept {
+Fault ExpertBank::check_expert(ExpertId expert) const noexcept {
   const std::uint32_t e = to_index(expert);
-  if (e >= entry_.experts) {
-    return fault(Errc::out_of_range, "expert", e, entry_.experts - 1).at(layer(), expert);
-  }
+  if (e < entry_.experts) return {};
+  return fault(Errc::out_of_range, "expert", e, entry_.experts - 1).at(layer(), expert);
+}
+
+Fault ExpertBank::check_request(ExpertId expert, std::span<std::uint8_t> record) const noexcept {
+  if (const Fault f = check_expert(expert)) return f;
   if (record.size() != layout_.record_bytes) {
     return fault(Errc::bad_argument, "record buffer", record.size(), layout_.record_bytes)
         .at(layer(), expert);
@@ -159,8 +173,9 @@ Fault ExpertBank::read_summed(ExpertId expert, std::span<std::uint8_t> record,
 
 bool ExpertBank::is_to_sum(ExpertId expert) const noexcept {
   const std::uint32_t e = to_index(expert);
+  if (check_expert(expert)) return false;
   if (verify() == Verify::always) return true;
-  return verify() == Verify::once && e < entry_.experts &&
+  return verify() == Verify::once &&
          (passed_[e / 64].load(std::memory_order_relaxed) >> e % 64 & 1) == 0;
 }
 
@@ -180,6 +195,7 @@ Fault ExpertBank::try_read(ExpertId expert, std::span<std::uint8_t> record,
 
 Fault ExpertBank::accept(ExpertId expert, std::span<const std::uint8_t> record, const Fault& read,
                          ReadStats* stats) const noexcept {
+  if (const Fault f = check_expert(expert)) return f;
   if (const Fault changed = file_.check_unchanged(identity_)) return changed.at(layer(), expert);
   if (read) return read.at(layer(), expert);
   if (!is_to_sum(expert)) return check_record(expert, record, false);
@@ -205,11 +221,7 @@ Fault ExpertBank::try_read(ExpertId expert, std::span<std::uint8_t> record,
 }
 
 Expert ExpertBank::read(ExpertId expert) const {
-  if (to_index(expert) >= entry_.experts) {  // before memory is asked for
-    throw Error(fault(Errc::out_of_range, "expert", to_index(expert), entry_.experts - 1)
-                    .at(layer(), expert),
-                file_.path().string());
-  }
+  check(check_expert(expert), file_.path().string());  // before memory is asked for
   Expert out;
   out.record_ =
       AlignedBuffer<std::uint8_t>(layout_.record_bytes, format::page_bytes, Uninitialized{});

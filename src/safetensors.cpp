@@ -254,13 +254,19 @@ const SourceTensor& Safetensors::at(std::string_view name) const {
   throw Error(fault(Errc::missing, "tensor"), directory_.string(), name);
 }
 
+const Safetensors::Shard& Safetensors::shard_of(const SourceTensor& tensor) const {
+  if (tensor.shard < shards_.size()) return shards_[tensor.shard];
+  throw Error(fault(Errc::bad_argument, "shard", tensor.shard, shards_.size()), directory_.string(),
+              "tensor " + tensor.name + " is not of this checkpoint");
+}
+
 void Safetensors::read_bytes(const SourceTensor& tensor, std::uint64_t first_byte,
                              std::span<std::uint8_t> out) const {
   if (first_byte > tensor.bytes || out.size() > tensor.bytes - first_byte) {
     throw Error(fault(Errc::bad_argument, "range", first_byte + out.size(), tensor.bytes), {},
                 "tensor " + tensor.name);
   }
-  const Shard& shard = shards_.at(tensor.shard);
+  const Shard& shard = shard_of(tensor);
   if (shard.file.identity() != shard.identity) {
     throw Error(fault(Errc::changed, "shard"), shard.file.path().string(), "tensor " + tensor.name);
   }
@@ -271,7 +277,7 @@ void Safetensors::read_f32(const SourceTensor& tensor, std::uint64_t first_eleme
                            std::span<float> out) const {
   const std::uint64_t width = tensor.dtype == Dtype::f32 ? 4 : 2;
   if (tensor.dtype == Dtype::u8 || tensor.dtype == Dtype::other) {
-    refuse(Errc::unsupported, "dtype", shards_.at(tensor.shard).file.path().string(),
+    refuse(Errc::unsupported, "dtype", shard_of(tensor).file.path().string(),
            "tensor " + tensor.name + " is " + tensor.dtype_name + ", wanted F32, F16 or BF16");
   }
   if (first_element > tensor.elements()) {

@@ -83,7 +83,8 @@ std::uint32_t config_identity(const JsonValue& container_config);
 ///         u32 cols, u32 block, u64 inputs seen, u32 crc32 of its sums, u32 0
 ///     then the sums of each entry without gaps, f64, as quant::InputMoments::sums() has them
 ///
-/// Throws Error: bad_argument for moments that `model` has no site for, io, no_space.
+/// Throws Error: bad_argument for moments that `model` has no site or no expert for, of other
+/// columns or of no inputs, and for uses of another size; io, no_space.
 void write_calibration(const std::filesystem::path& path, const format::ModelConfig& model,
                        const Calibration& calibration);
 
@@ -103,7 +104,8 @@ class CalibrationFile {
   std::uint32_t identity() const noexcept { return identity_; }
   std::span<const MomentKey> keys() const noexcept { return keys_; }
 
-  /// Tokens that were routed to each expert of a MoE layer, [experts].
+  /// Tokens that were routed to each expert of a MoE layer, [experts]. Throws Error(bad_argument)
+  /// for another layer.
   std::span<const std::uint64_t> uses(LayerId layer) const;
 
   bool has(const MomentKey& key) const noexcept { return find(key) != keys_.size(); }

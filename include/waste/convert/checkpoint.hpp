@@ -92,14 +92,16 @@ class Checkpoint {
   /// The whole tensor as f32, row-major. Throws Error(missing) naming it, and read errors.
   std::vector<float> tensor(std::string_view name) const;
   /// Rows [first_row, first_row + out.rows) of a trunk tensor seen as [rows()][cols()]; out.cols
-  /// must be cols(). Throws Error(bad_argument) and read errors.
+  /// must be cols(). Throws Error: bad_argument for other rows or columns and for a tensor that is
+  /// none of this checkpoint's trunk(), and read errors.
   void read_rows(const TrunkSource& tensor, std::uint64_t first_row,
                  const MatrixView<float>& out) const;
 
   /// All three matrices of a routed expert. Throws Error(bad_argument) outside the MoE layers or
   /// experts of the model, and read errors.
   SourceExpert expert(LayerId layer, ExpertId expert) const;
-  /// Rows [first_row, first_row + out.rows) of one matrix; out.cols must be its columns.
+  /// Rows [first_row, first_row + out.rows) of one matrix; out.cols must be its columns. Throws as
+  /// read_rows() and expert() do.
   void read_expert_rows(LayerId layer, ExpertId expert, format::Kind kind, std::uint64_t first_row,
                         const MatrixView<float>& out) const;
   /// True where the routed experts are stored as MXFP4 (the first one decides what this says).

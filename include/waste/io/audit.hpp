@@ -36,7 +36,8 @@ std::uint64_t audit_bank(const ExpertBank& bank, const AuditSink& sink);
 /// in use were checked when the container was opened.) Returns the number of faults.
 std::uint64_t audit_codebooks(const Container& container, const AuditSink& sink);
 /// The same of one codebook file for the banks that use it, where the container does not open (and
-/// of subs-codebooks.bin): throws Error where the file does not. Records that have their crc32 in
+/// of subs-codebooks.bin): throws Error where the file does not, and for what validate(quant)
+/// refuses. Records that have their crc32 in
 /// `crcs`, by id, are compared with it.
 std::uint64_t audit_codebooks(const std::filesystem::path& file, const format::ExpertQuant& quant,
                               std::span<const format::BankEntry> banks, const AuditSink& sink,

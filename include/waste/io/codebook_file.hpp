@@ -22,7 +22,8 @@ class Codebooks {
   /// truncated or mismatch for a file that is no whole number of records or ends before the last
   /// one in use, and what format::validate_codebook refuses, all-zero filler in use among it
   /// (bad_magic). Records in no layer's use are not looked at.
-  /// `crcs` are the crc32s that the first records must have (checksum), by id.
+  /// `crcs` are the crc32s that the first records must have (checksum), by id; what validate(quant)
+  /// refuses is refused before the file is opened.
   static Codebooks load(const std::filesystem::path& path, const format::ExpertQuant& quant,
                         std::span<const format::BankEntry> banks,
                         std::span<const std::uint32_t> crcs = {});

@@ -30,7 +30,7 @@ class RecordBuffer {
   /// f16 row scales of `kind`, two bytes a row.
   std::span<std::uint8_t> scales(format::Kind kind) noexcept;
   /// Writes header and crc32 and zeroes the padding; returns the whole record. `flags`: hints, of
-  /// format::record_flags.
+  /// format::record_flags. Throws Error(bad_argument) for a layer or an expert beyond 65535.
   std::span<const std::uint8_t> seal(LayerId layer, ExpertId expert, std::uint32_t codebook_base,
                                      std::uint8_t flags = 0);
 
@@ -66,7 +66,8 @@ class BankWriter {
   /// True when the part file holds this expert's record with a right header, crc and padding.
   bool has(ExpertId expert) const;
   /// Writes a sealed record to its place; may be called from several threads. Throws Error:
-  /// bad_argument where the record's header is not this expert's, io, no_space.
+  /// bad_argument for an expert that the bank has not and for a record of another size, what
+  /// format::validate_header finds where the record is not this expert's, io, no_space.
   void write(ExpertId expert, std::span<const std::uint8_t> record) const;
   /// Flushes and renames; every record must have been written.
   void publish();
@@ -91,10 +92,12 @@ class TrunkWriter {
   /// Tensors [0, finished()) are in the part file already; write the others, in any order.
   std::size_t finished() const noexcept { return finished_; }
   /// Rows [first_row, first_row + n) of tensor `index`: n * row payload bytes and n * row scale
-  /// bytes (none for F32 and F16). May be called from several threads. Throws Error.
+  /// bytes (none for F32 and F16). May be called from several threads. Throws Error: bad_argument
+  /// for a tensor or rows that are not there and for sizes that are no whole rows, io, no_space.
   void write_rows(std::size_t index, std::uint64_t first_row, std::span<const std::uint8_t> payload,
                   std::span<const std::uint8_t> scales) const;
-  /// Declares tensors [0, finished) complete: flushed, then remembered across a crash.
+  /// Declares tensors [0, finished) complete: flushed, then remembered across a crash. Throws
+  /// Error: bad_argument for more than there are, io, no_space.
   void commit(std::size_t finished);
   void publish();
 
@@ -145,8 +148,8 @@ class ContainerWriter {
 
   bool has_codebooks(LayerId layer, BankSet set = BankSet::experts) const;
   /// Codebooks of a layer, f32 [gate, up, down][stages][2^index_bits][8], values exactly f16;
-  /// entries past the set's entries are not stored. Throws Error (out_of_range for a value that
-  /// is not a finite f16).
+  /// entries past the set's entries are not stored. Throws Error as codebook_records and
+  /// write_atomically do.
   void write_codebooks(LayerId layer, std::span<const float> values,
                        BankSet set = BankSet::experts) const;
   /// What write_codebooks stored, in the same form. Throws Error where it is not there or damaged.
@@ -161,6 +164,8 @@ class ContainerWriter {
   TrunkWriter open_trunk() const;
 
   /// A small file beside the manifest (tokenizer.model, specials.json, ...), written atomically.
+  /// Throws Error: bad_argument for a name that could leave the directory or is the manifest's, io,
+  /// no_space.
   void write_side_file(std::string_view name, std::string_view bytes) const;
 
   /// Joins the codebooks, checks that every file is there with its size, publishes manifest.json
@@ -179,12 +184,14 @@ class ContainerWriter {
 };
 
 /// Codebook records of one layer as codebooks.bin holds them, ids from `base` up. `values` as in
-/// ContainerWriter::write_codebooks.
+/// ContainerWriter::write_codebooks. Throws Error: what validate(quant) refuses, bad_argument for
+/// another number of values, out_of_range for one that is no finite f16.
 std::vector<std::uint8_t> codebook_records(const format::ExpertQuant& quant, std::uint32_t base,
                                            std::span<const float> values);
 
 /// Removes what an interrupted writer may have left: parts, progress and temporary files of the
-/// files that a container consists of. Other files stay.
+/// files that a container consists of. Other files stay. Never throws for what cannot be listed or
+/// removed, a directory that is not there among it.
 void remove_parts(const std::filesystem::path& directory);
 
 }  // namespace waste::io

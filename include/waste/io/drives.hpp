@@ -22,7 +22,7 @@ class Drives {
   Drives(std::filesystem::path container, const std::vector<std::filesystem::path>& drives);
 
   bool empty() const noexcept { return folders_.empty(); }
-  /// Where the `turn`-th bank goes.
+  /// Where the `turn`-th bank goes. Precondition: not empty().
   const std::filesystem::path& folder(std::size_t turn) const noexcept {
     return folders_[turn % folders_.size()];
   }

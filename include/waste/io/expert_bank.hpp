@@ -43,13 +43,14 @@ class Expert {
 namespace io {
 
 /// Whether `record` (layout.record_bytes long, else bad_argument) is this expert's: every header
-/// field the derived one, row scales finite, and with `verify_crc` the crc32 of the payload.
+/// field the derived one, row scales finite, and with `verify_crc` the crc32 of the payload. A
+/// layer or an expert beyond 65535 is out_of_range.
 Fault check_record(const format::RecordLayout& layout, LayerId layer, ExpertId expert,
                    std::uint32_t codebook_base, std::span<const std::uint8_t> record,
                    bool verify_crc) noexcept;
 
 /// The matrices of a record that check_record accepted. `codebooks` has those of `codebook_base`
-/// (their pointers are null otherwise). Borrows both.
+/// (their pointers are null otherwise) and is of layout.quant. Borrows both.
 ExpertView view_record(const format::RecordLayout& layout, std::span<const std::uint8_t> record,
                        const Codebooks& codebooks, std::uint32_t codebook_base) noexcept;
 
@@ -80,8 +81,9 @@ struct BankOptions {
 /// tables have 2^index_bits entries a stage, so no index value can leave them.
 class ExpertBank {
  public:
-  /// Opens the bank in `directory`. Throws Error: not_found, io, and truncated or mismatch where
-  /// the file's size is not bank.bytes.
+  /// Opens the bank in `directory`. Throws Error: not_found, io, truncated or mismatch where the
+  /// file's size is not bank.bytes, bad_argument for no codebooks or those of another quantization
+  /// (an empty Codebooks serves where no view is asked for).
   ExpertBank(const std::filesystem::path& directory, const format::BankEntry& bank,
              const format::RecordLayout& layout, std::shared_ptr<const Codebooks> codebooks,
              const BankOptions& options = {});
@@ -119,11 +121,13 @@ class ExpertBank {
     return to_index(expert) * layout_.record_bytes;
   }
   /// The end of a try_read whose bytes came from file() at offset_of(expert) by other means than
-  /// its own: `read` is what that read found. Checks what try_read checks, the crc32 in one go.
+  /// its own: `read` is what that read found. Checks what try_read checks, the crc32 in one go, and
+  /// finds what check_request finds of the expert and the record's size.
   Fault accept(ExpertId expert, std::span<const std::uint8_t> record, const Fault& read,
                ReadStats* stats = nullptr) const noexcept;
 
-  /// Reads the bytes without looking at them (beyond the file being unchanged): for audits.
+  /// Reads the bytes without looking at them (beyond the file being unchanged): for audits. Faults:
+  /// those of check_request, changed, truncated, io.
   Fault try_read_raw(ExpertId expert, std::span<std::uint8_t> record) const noexcept;
 
   /// io::check_record for an expert of this bank.
@@ -138,6 +142,7 @@ class ExpertBank {
   }
 
  private:
+  Fault check_expert(ExpertId expert) const noexcept;
   bool is_to_sum(ExpertId expert) const noexcept;
   void remember(ExpertId passed) const noexcept;
   Fault read_summed(ExpertId expert, std::span<std::uint8_t> record,

@@ -78,17 +78,21 @@ class Safetensors {
   /// Throws Error(missing) naming the tensor.
   const SourceTensor& at(std::string_view name) const;
 
-  /// `out.size()` bytes of a tensor, starting `first_byte` into it. Throws Error: a range outside
-  /// the tensor (bad_argument), a shard that changed since open() (changed), io, truncated.
+  /// `out.size()` bytes of a tensor of tensors(), starting `first_byte` into it. Throws Error: a
+  /// range outside the tensor or a shard that is not there (bad_argument), a shard that changed
+  /// since open() (changed), io, truncated.
   void read_bytes(const SourceTensor& tensor, std::uint64_t first_byte,
                   std::span<std::uint8_t> out) const;
 
   /// `out.size()` elements as f32, starting at flat index `first_element`. F32, F16 and BF16 are
-  /// exact; other dtypes are refused by name (unsupported). Uses a fixed buffer of 256 KiB.
+  /// exact; other dtypes are refused by name (unsupported). Uses a fixed buffer of 256 KiB. Throws
+  /// Error also as read_bytes does.
   void read_f32(const SourceTensor& tensor, std::uint64_t first_element,
                 std::span<float> out) const;
 
  private:
+  const Shard& shard_of(const SourceTensor& tensor) const;
+
   std::filesystem::path directory_;
   std::vector<Shard> shards_;
   std::vector<SourceTensor> tensors_;

@@ -97,7 +97,8 @@ class Trunk {
 };
 
 /// Whether the values of a tensor's bytes are usable: finite F32 or F16 elements, finite scales.
-/// `payload` and `scales` are whole rows of a tensor of this format (either may be empty).
+/// `payload` and `scales` are whole rows of a tensor of this format (either may be empty); bytes
+/// behind the last whole element of either are not looked at.
 Fault check_trunk_values(format::Fmt fmt, std::span<const std::uint8_t> payload,
                          std::span<const std::uint8_t> scales) noexcept;
 
