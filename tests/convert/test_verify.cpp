@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <functional>
+#include <nlohmann/json.hpp>
 
 #include "folder.hpp"
 #include "small_source.hpp"
@@ -330,6 +331,41 @@ TEST_CASE("with the source, weights that are sound bytes but not its weights are
   report = convert::verify(s.pristine, o);
   CHECK_FALSE(report.compared);
   CHECK(report.findings_total == 2);
+}
+
+TEST_CASE("with the source, a tensor that is on one side only or has another shape is found") {
+  const Subject& s = subject(format::Fmt::vq4p);
+  convert::VerifyOptions o;
+  o.source = s.source;
+  const std::string name = "vision_tower.patch_embed.proj.weight";
+  const auto findings = [&](const std::function<void(nlohmann::ordered_json&)>& change) {
+    const fs::path dir = damaged(s, "manifest.json", [&](Bytes& b) {
+      auto manifest = nlohmann::ordered_json::parse(b);
+      for (auto& t : manifest["trunk"]) {
+        if (t["name"] == name) change(t);
+      }
+      b = manifest.dump();
+    });
+    fs::remove(dir / "checksums.json");  // which knows the manifest
+    const std::string file = (dir / "trunk.bin").string();
+    CHECK(convert::verify(dir).ok());
+    std::vector<std::string> out;
+    for (const auto& f : convert::verify(dir, o).findings) {
+      CHECK(f.file == file);
+      REQUIRE(f.message.starts_with(file));
+      out.push_back(f.message.substr(file.size()));
+    }
+    return out;
+  };
+  CHECK(findings([](auto&) {}).empty());
+  CHECK(findings([](auto& t) { t["name"] = "vision_tower.other"; }) ==
+        std::vector<std::string>{": tensor: missing; " + name,
+                                 ": tensor: mismatch; vision_tower.other is not in the source"});
+  CHECK(findings([](auto& t) {
+          auto& shape = t["shape"];
+          shape.insert(shape.begin(), 1);
+        }) == std::vector<std::string>{": tensor: shape mismatch; " + name +
+                                       " has another shape in the source"});
 }
 
 TEST_CASE("limits depend on the format") {
