@@ -1,11 +1,14 @@
 // Encoding against output error: the factor, the metric, and what it wins on correlated inputs.
 #include "waste/quant/vq_calibrated.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <string>
 #include <vector>
 
 #include "quant/inputs.hpp"
 #include "support/catch.hpp"
+#include "support/failure.hpp"
 #include "waste/arch/cpu.hpp"
 #include "waste/core/error.hpp"
 #include "waste/format/vq_view.hpp"
@@ -89,13 +92,56 @@ TEST_CASE("moments are the means of products, block by block, and merge") {
     again.set_sums(all.sums(), all.count());
     CHECK(again.mean(9, 3) == all.mean(9, 3));
   }
-  CHECK_THROWS_AS(quant::InputMoments(24, 12), Error);
-  CHECK_THROWS_AS(quant::InputMoments(24, 0), Error);
+}
+
+TEST_CASE("moments, factors and encoders say what does not fit") {
+  const auto said = [](const auto& call) { return std::string(test::failure_of(call).what()); };
+  const auto block = [&](std::size_t n) { return said([n] { quant::InputMoments m(24, n); }); };
+  const std::string wanted =
+      ", wanted 24; wanted 1, the number of columns or a multiple of 8 below it";
+  for (const std::size_t n : {0u, 12u, 25u, 32u}) {
+    CHECK(block(n) ==
+          "block of input moments: invalid argument, got " + std::to_string(n) + wanted);
+  }
   quant::InputMoments m(24, 24);
-  CHECK_THROWS_AS(m.add({x.data(), 2, 16}), Error);
-  std::vector<float> bad(24, INFINITY);
-  CHECK_THROWS_AS(m.add({bad.data(), 1, 24}), Error);
-  CHECK_THROWS_AS(quant::MomentFactor(m, 0.01, 1), Error);  // nothing seen
+  std::vector<float> x(48, 1.0f);
+  CHECK(said([&] { m.add({x.data(), 2, 16}); }) == "input: shape mismatch, got 16, wanted 24");
+  x[47] = INFINITY;
+  CHECK(said([&] { m.add({x.data(), 2, 24}); }) == "input: out of range; not finite");
+  CHECK(m.count() == 0);
+  CHECK(said([&] { m.add(quant::InputMoments(16, 16)); }) ==
+        "input moments: shape mismatch, got 16, wanted 24");
+  CHECK(test::code_of([&] { m.add(quant::InputMoments(24, 8)); }) == Errc::shape);
+  const std::vector<double> sums(299);
+  CHECK(said([&] { m.set_sums(sums, 1); }) ==
+        "input moments: shape mismatch, got 299, wanted 300");  // 24 * 25 / 2
+  CHECK(m.count() == 0);
+  const std::string none =
+      "input moments: invalid argument; wanted moments of some input that is not zero and a "
+      "positive damping";
+  CHECK(said([&] { quant::MomentFactor f(m, 0.01, 1); }) == none);
+  m.add({x.data(), 1, 24});
+  for (const double damping : {0.0, -1.0, std::nan("")}) {
+    CHECK(said([&] { quant::MomentFactor f(m, damping, 1); }) == none);
+  }
+
+  const quant::MomentFactor f(m, 0.01, 1);
+  quant::EncodeOptions o{format::vq2r, Effort::fast, 1, 1, {}};
+  const std::vector<float> books(2 * 256 * 8);
+  std::vector<std::uint8_t> out(4096, 0xee);
+  const quant::CalibratedEncoder encoder(f, books.data(), o);
+  CHECK(said([&] {
+          encoder.encode({x.data(), 1, 16}, out.data(), out.data() + 2048);
+        }) == "cols: shape mismatch, got 16, wanted 24");
+  CHECK(std::count(out.begin(), out.end(), 0xee) == 4096);
+  CHECK(said([&] {
+          encoder.encode({x.data() + 24, 1, 24}, out.data(), out.data() + 2048);
+        }).starts_with("weights: out of range"));
+  CHECK(said([&] { quant::CalibratedEncoder({}, books.data(), o); }) ==
+        "cols: shape mismatch, got 0, wanted 8");
+  o.quant.entries = 257;
+  CHECK(said([&] { quant::CalibratedEncoder(f, books.data(), o); }) ==
+        "entries: out of range, got 257, wanted 256");
 }
 
 TEST_CASE("the factor times its transpose is the damped moments") {

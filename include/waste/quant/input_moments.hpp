@@ -30,7 +30,7 @@ class InputMoments {
   std::size_t block() const noexcept { return block_; }
   /// Inputs seen.
   std::uint64_t count() const noexcept { return count_; }
-  /// Mean of x[i] x[j]; 0 outside the blocks and where nothing was seen.
+  /// Mean of x[i] x[j], i and j < cols(); 0 outside the blocks and where nothing was seen.
   double mean(std::size_t i, std::size_t j) const noexcept;
   /// True when some input was not zero: what a MomentFactor needs.
   bool any() const noexcept;
@@ -68,10 +68,11 @@ class MomentFactor {
     const std::size_t end = block_begin(i) + block_;
     return end < cols_ ? end : cols_;
   }
-  /// &R[i][block_begin(i)]: elements left of the diagonal are zero.
+  /// &R[i][block_begin(i)], i < cols(): elements left of the diagonal are zero.
   const float* row(std::size_t i) const noexcept { return values_.data() + i * block_; }
   /// Elements from one row to the next.
   std::size_t row_stride() const noexcept { return block_; }
+  /// R[i][j], i and j < cols().
   float at(std::size_t i, std::size_t j) const noexcept {
     return block_begin(i) == block_begin(j) ? row(i)[j - block_begin(i)] : 0.0f;
   }

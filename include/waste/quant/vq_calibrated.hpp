@@ -31,6 +31,7 @@ class CalibratedEncoder {
 
   /// Writes the bytes of w [rows][cols] as encode_matrix does. The sums returned are |E R|^2 and
   /// |W R|^2: their relative_error() is that of the output. Safe to call from several threads.
+  /// Throws Error: shape for other columns than the factor's, out_of_range as row_scale() does.
   EncodeStats encode(MatrixView<const float> w, std::uint8_t* indices, std::uint8_t* scales) const;
 
  private:
