@@ -1,6 +1,7 @@
 #include "waste/nn/rope.hpp"
 
 #include <cmath>
+#include <string>
 
 #include "waste/core/error.hpp"
 
@@ -8,7 +9,10 @@ namespace waste::nn {
 
 Rope::Rope(std::size_t dim, double theta, std::size_t positions)
     : dim_(dim), positions_(positions) {
-  if (dim == 0 || dim % 2 != 0) throw Error(fault(Errc::bad_argument, "rope dim", dim, 2));
+  if (dim == 0 || dim % 2 != 0) {
+    throw Error(fault(Errc::bad_argument, "rope dim"), {},
+                std::to_string(dim) + ", wanted an even number above 0");
+  }
   if (!(theta > 0.0) || !std::isfinite(theta)) throw Error(fault(Errc::bad_argument, "rope theta"));
   const std::size_t half = dim / 2;
   cos_.reserve(positions * half);

@@ -51,10 +51,10 @@ TEST_CASE("shapes are the released models'") {
   for (std::uint32_t l = 0; l < 27; ++l) {
     if (c.attention[l] == waste::format::AttentionKind::mla) mla.push_back(l + 1);
   }
-  CHECK(mla == std::vector<std::uint32_t>{4, 8, 12, 16, 20, 24, 27});  // model-math, section 0
+  CHECK(mla == std::vector<std::uint32_t>{4, 8, 12, 16, 20, 24, 27});  // as released
   waste::format::RecordLayout layout;
   REQUIRE_FALSE(waste::format::derive_layout(waste::format::vq3r, c.expert_shape(), layout));
-  CHECK(layout.record_bytes == 2666496);  // container-v0, section 2
+  CHECK(layout.record_bytes == 2666496);  // docs/format.md, a record
   o.shape = SyntheticShape::k3;
   c = waste::format::parse_model_config(waste::convert::synthetic_config(o), "config");
   CHECK(c.num_hidden_layers == 93);

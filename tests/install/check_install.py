@@ -9,6 +9,7 @@ same, and all must say meson.build's version. With --build-subproject the Meson 
 run too (minutes), else configured.
 """
 import pathlib
+import platform
 import re
 import shutil
 import sys
@@ -117,6 +118,10 @@ def main():
         eigen = run("pkg-config", "--cflags", "xsimd").split()
         run("g++", "-std=c++20", "-O1", "-I", root / "include", *eigen, scratch / "kernel.cpp", "-o", scratch / "kernel")
         expect("headers alone", scratch / "kernel", "321 654\n")
+        if platform.machine() == "x86_64":  # linked, not run: this CPU may lack it
+            (scratch / "avx2.cpp").write_text(KERNEL_ONLY.replace("baseline", "avx2"))
+            run("g++", "-std=c++20", "-O1", "-march=x86-64-v3", "-I", root / "include", *eigen, scratch / "avx2.cpp", "-o", scratch / "avx2")
+            print("headers alone, avx2: linked")
 
         user = scratch / "user"
         (user / "subprojects").mkdir(parents=True)

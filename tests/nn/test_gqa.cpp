@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "support/catch.hpp"
+#include "support/failure.hpp"
 #include "waste/nn/gqa.hpp"
 #include "waste/nn/rope.hpp"
 #include "waste/nn/router.hpp"
@@ -180,6 +181,8 @@ TEST_CASE("with rope a score depends on the distance of two positions only") {
 TEST_CASE("rope refuses what it cannot turn") {
   CHECK(code_of([] { nn::Rope(7, 1e4, 8); }) == Errc::bad_argument);
   CHECK(code_of([] { nn::Rope(0, 1e4, 8); }) == Errc::bad_argument);
+  CHECK(std::string(waste::test::failure_of([] { nn::Rope(7, 1e4, 8); }).what()) ==
+        "rope dim: invalid argument; 7, wanted an even number above 0");
   CHECK(code_of([] { nn::Rope(8, 0.0, 8); }) == Errc::bad_argument);
   CHECK(code_of([] { nn::Rope(8, std::nan(""), 8); }) == Errc::bad_argument);
   const nn::Rope rope(8, 1e4, 8);

@@ -1,4 +1,4 @@
-"""Reader and writer of WASTE containers, made from container-v0.md alone."""
+"""Reader and writer of WASTE containers, made from the description of the format alone."""
 
 import json
 import pathlib

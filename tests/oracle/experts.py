@@ -1,4 +1,4 @@
-"""Expert records, codebook records and residual VQ (container-v0.md, sections 2 to 5 and 9)."""
+"""Expert records, codebook records and residual VQ (docs/format.md)."""
 
 import struct
 import zlib

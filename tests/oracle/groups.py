@@ -1,4 +1,4 @@
-"""Trunk formats: F32, F16 and the group formats Q8G, Q4G, Q3G (container-v0.md, section 6)."""
+"""Trunk formats: F32, F16 and the group formats Q8G, Q4G, Q3G (docs/format.md, trunk.bin)."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The mathematics of Kimi-Linear and K3, one function a formula (model-math.md).
+"""The mathematics of Kimi-Linear and K3, one function a formula (docs/kernels.md).
 
 Every function computes in the dtype of its input (f32 or f64). Rows of a 2-D input are positions.
 Weights are [out][in]; y = W x is written x @ W.T.

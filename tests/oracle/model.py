@@ -1,4 +1,4 @@
-"""The whole text path of Kimi-Linear and K3 over a source of weights (model-math.md).
+"""The whole text path of Kimi-Linear and K3 over a source of weights (docs/kernels.md).
 
 A source has .config (text part), .prefix, .tensor(name), .has(name) and .expert(layer, e):
 checkpoint.Checkpoint or container.Container.

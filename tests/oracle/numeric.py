@@ -1,6 +1,6 @@
 """Number formats: bf16, f16 (numpy's), MXFP4, and a random source whose bytes never change.
 
-Written from model-math.md and container-v0.md alone.
+Written from the formulas and the description of the format alone.
 """
 
 import numpy as np

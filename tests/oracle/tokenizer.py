@@ -1,4 +1,4 @@
-"""Plain-mode tokenizer: the published pattern and rank-order BPE (model-math.md, section 8).
+"""Plain-mode tokenizer: the published pattern and rank-order BPE.
 
 Classes come from unicodedata; Python lacks the Script property, so Han's ranges stand here.
 """

@@ -25,7 +25,7 @@ struct SyntheticOptions {
   std::function<void(std::uint64_t done, std::uint64_t total)> progress = {};
 };
 
-/// The config of a model with the dimensions of the released one (model-math, section 0), cut to
+/// The config of a model with the dimensions of the released one, cut to
 /// `layers` and `experts`: attention kinds alternate as released (every fourth layer and the last
 /// are MLA), experts per token as released where there are as many. Throws Error(out_of_range) for
 /// fewer than two layers, no expert, or more than the format holds.

@@ -14,7 +14,7 @@
 
 namespace waste::model {
 
-/// Weights of one model, by the names of container-v0, section 8, without tensor_prefix. Safe to
+/// Weights of one model, by the names of format::required_tensors, without tensor_prefix. Safe to
 /// share between threads and models. Implement it to run the forward pass on weights of your own.
 class Weights {
  public:

@@ -21,7 +21,7 @@ struct AttnResWeights {
 ///   s_i = sum over j of norm_proj[j] v_ij / sqrt(mean(v_i^2) + eps);  out[t] = sum softmax(s)_i
 ///   v_i
 /// (no 1/sqrt(d); raw v is mixed). All matrices [tokens][hidden]; out may be live. Throws Error
-/// (shape). model-math, section 2.
+/// (shape). docs/kernels.md, residual attention.
 inline void attention_residual(const AttnResWeights& w, MatrixView<const float> live,
                                std::span<const MatrixView<float>> blocks, MatrixView<float> out,
                                Scratch& scratch, const Exec& exec) {

@@ -14,7 +14,7 @@
 
 namespace waste::nn {
 
-/// C = heads * dim channels. Projections as in container-v0, section 8; the convolution weights are
+/// C = heads * dim channels. Projections as format::required_tensors; the convolution weights are
 /// [taps][C], transposed from the file's [C][1][taps].
 struct KdaWeights {
   std::size_t heads = 0, dim = 0, taps = 0;
@@ -49,8 +49,8 @@ struct KdaState {
 
 /// out[t] = the layer's output for x[t], t = 0 .. tokens-1 in order, the state moved on by each.
 /// x and out [tokens][hidden]. The same bits for any split of a sequence into calls and any thread
-/// count: heads run apart, positions of a head in order. Throws Error (shape). model-math,
-/// section 3.
+/// count: heads run apart, positions of a head in order. Throws Error (shape).
+/// docs/kernels.md, Kimi delta attention.
 inline void kda(const KdaWeights& w, const KdaState& state, MatrixView<const float> x,
                 MatrixView<float> out, Scratch& scratch, const Exec& exec) {
   const std::size_t tokens = x.rows, dim = w.dim, channels = w.channels();

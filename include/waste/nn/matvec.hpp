@@ -79,7 +79,7 @@ class VqTable {
 
 /// y = W x: y[r] = scale[r] * sum over positions v and stages s of LUT[v][s][index(r, v, s)].
 /// x has W.cols() elements, y W.rows(); they must not overlap. Builds the table itself. Throws
-/// Error (shape) where sizes differ. container-v0, section 4.
+/// Error (shape) where sizes differ. docs/kernels.md, products of experts.
 void matvec(const VqMatrix& w, std::span<const float> x, std::span<float> y, const Exec& exec = {});
 
 /// The same with a table built before; on the tier that built it. Throws Error (shape) where sizes

@@ -15,7 +15,7 @@
 
 namespace waste::nn {
 
-/// Shapes as in container-v0, section 8; qd = nope + rope.
+/// Shapes as format::required_tensors has them; qd = nope + rope.
 struct MlaWeights {
   std::size_t heads = 0, nope = 0, rope = 0, v_dim = 0, rank = 0;
   std::optional<TrunkMatrix> q_a;    ///< [q_lora][hidden]; then q is [heads * qd][q_lora]
@@ -76,7 +76,7 @@ inline void absorb(const TrunkMatrix& w, const float* q, std::size_t ldq, std::s
 /// 0 .. cache.used + t; cache rows are appended and cache.used moved on. x and out
 /// [tokens][hidden]. The same bits for any split of a sequence into calls and any thread count.
 /// Throws Error (shape), and (out_of_range) where the cache has no room, before anything is
-/// written. model-math, section 4; no rotary.
+/// written. docs/kernels.md, latent attention; no rotary.
 inline void mla(const MlaWeights& w, MlaCache& cache, MatrixView<const float> x,
                 MatrixView<float> out, Scratch& scratch, WorkerPool<Scratch>& workers,
                 const Exec& exec) {

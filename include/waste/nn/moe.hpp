@@ -205,8 +205,8 @@ void experts_by_rows(std::size_t experts, unsigned threads, const VqTable& gate,
 /// built once per token; with exec.decode there are none, experts are decoded once for all tokens
 /// that use them. Experts go to threads one each or, for one token where that leaves threads
 /// idle, by rows (ExpertProvider::at_once). The same bits for any split of tokens into calls and
-/// any thread count. Throws Error (shape, mismatch) and whatever the provider throws. model-math,
-/// section 5.
+/// any thread count. Throws Error (shape, mismatch) and whatever the provider throws. The
+/// formula of the choice is route()'s.
 inline void moe(const MoeWeights& w, ExpertProvider& provider, MatrixView<const float> x,
                 MatrixView<float> out, Scratch& scratch, MoeWorkspace& space, const Exec& exec,
                 const MoeObserver& observe = {}) {

@@ -27,8 +27,8 @@ struct RouterSpec {
 ///   lower index at a tie; weight = score (without bias), divided by (sum of the chosen + 1e-20)
 ///   where renormalize and top_k > 1, times scaling.
 /// `logits` is overwritten by the scores; an empty bias is none. ids and weights have top_k
-/// elements. Throws Error (shape, out_of_range where top_k exceeds the experts). model-math,
-/// section 5.
+/// elements. Throws Error (shape, out_of_range where top_k exceeds the experts). Shazeer et al.,
+/// arXiv 1701.06538; the bias: DeepSeek-V3, arXiv 2412.19437.
 inline void route(std::span<float> logits, std::span<const float> bias, const RouterSpec& spec,
                   std::span<std::uint32_t> ids, std::span<float> weights, const Exec& exec) {
   const std::size_t experts = logits.size(), top_k = spec.top_k;
