@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Builds and runs every test; the last line is "N passed, N failed[, N skipped]". Where a cross compiler and qemu are
-# installed (tests/install_dependencies.sh cross), the test programs are also built for AArch64 and run there.
+# installed (tests/install_dependencies.sh cross), the test programs are also built for AArch64 and run there; where
+# clang is, with it and with the newest xsimd and Catch2 at hand (tests/combinations.sh).
 # Usage: tests/run.sh [BUILD_DIR]
-# Environment: WASTE_SHARED, folder of external check data; WASTE_NATIVE_ONLY, set to leave AArch64 out.
+# Environment: WASTE_SHARED, folder of external check data; WASTE_NATIVE_ONLY, set to leave those two out.
 set -u
 cd "$(dirname "$0")/.."
 build=${1:-build}
@@ -43,6 +44,16 @@ aarch64() {
   fi
 }
 
+combinations() {
+  if [ -n "${WASTE_NATIVE_ONLY:-}" ] || ! command -v clang++ >/dev/null; then
+    echo "skipped: other compilers and versions of dependencies (tests/combinations.sh)"
+    echo "0 passed, 0 failed, 1 skipped"
+  else
+    tests/combinations.sh "$build-combinations"
+  fi
+}
+
 step native native
 step aarch64 aarch64
+step combinations combinations
 sum_steps

@@ -3,7 +3,7 @@
 Usage: check_install.py SOURCE_ROOT BUILD_DIR
 
 A program that opens a container, multiplies and prints is built with pkg-config, with CMake (where
-there is one, and there examples/custom_forward.cpp besides) and by `meson setup` with waste as a
+there is one, and there the installed examples/custom_forward.cpp besides) and by `meson setup` with waste as a
 subproject; a kernel-only program is compiled with nothing but `-I include`. Each must run and print the
 same, and all must say meson.build's version. With --build-subproject the Meson subproject is built and
 run too (minutes), else configured.
@@ -68,7 +68,7 @@ endif()
 find_package(waste %s EXACT REQUIRED)
 add_executable(user main.cpp)
 target_link_libraries(user waste::waste)
-add_executable(custom_forward %s/examples/custom_forward.cpp)
+add_executable(custom_forward %s/share/doc/waste/examples/custom_forward.cpp)
 target_link_libraries(custom_forward waste::waste)
 """
 MESON = """project('user', 'cpp', default_options : ['cpp_std=c++20', 'buildtype=release'])
@@ -103,7 +103,7 @@ def main():
 
         if shutil.which("cmake"):
             series = version.rpartition(".")[0]
-            (scratch / "CMakeLists.txt").write_text(CMAKE % (series, version, root))
+            (scratch / "CMakeLists.txt").write_text(CMAKE % (series, version, installed.prefix))
             run("cmake", "-G", "Ninja", "-S", scratch, "-B", scratch / "cmake", f"-DCMAKE_PREFIX_PATH={installed.prefix}")
             run("cmake", "--build", scratch / "cmake")
             expect("CMake", scratch / "cmake" / "user", want)
