@@ -1,4 +1,5 @@
-// What most files of the command include, compiled once: half of their compile time. They still include what they use.
+// What most files of the command include, compiled once: half of their compile time. They still
+// include what they use.
 #include <CLI/CLI.hpp>
 
 #include "open_model.hpp"
