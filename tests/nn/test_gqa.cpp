@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <vector>
 
 #include "support/catch.hpp"
@@ -12,6 +11,7 @@
 #include "waste/nn/router.hpp"
 
 using namespace waste;
+using test::code_of;
 using Floats = std::vector<float>;
 using Doubles = std::vector<double>;
 
@@ -33,15 +33,6 @@ double relative(const Floats& got, const Doubles& want) {
     norm += want[i] * want[i];
   }
   return std::sqrt(error / norm);
-}
-
-Errc code_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.code();
-  }
-  return Errc::ok;
 }
 
 struct Shape {
@@ -181,7 +172,7 @@ TEST_CASE("with rope a score depends on the distance of two positions only") {
 TEST_CASE("rope refuses what it cannot turn") {
   CHECK(code_of([] { nn::Rope(7, 1e4, 8); }) == Errc::bad_argument);
   CHECK(code_of([] { nn::Rope(0, 1e4, 8); }) == Errc::bad_argument);
-  CHECK(std::string(waste::test::failure_of([] { nn::Rope(7, 1e4, 8); }).what()) ==
+  CHECK(std::string(test::failure_of([] { nn::Rope(7, 1e4, 8); }).what()) ==
         "rope dim: invalid argument; 7, wanted an even number above 0");
   CHECK(code_of([] { nn::Rope(8, 0.0, 8); }) == Errc::bad_argument);
   CHECK(code_of([] { nn::Rope(8, std::nan(""), 8); }) == Errc::bad_argument);

@@ -1,22 +1,15 @@
 #include "support/catch.hpp"
+#include "support/failure.hpp"
 #include "support/matrices.hpp"
 #include "waste/arch/cpu.hpp"
 #include "waste/nn/matvec.hpp"
 #include "waste/quant/reference.hpp"
 
 using namespace waste;
+using test::code_of;
 using test::Scales;
 
 namespace {
-
-Errc code_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.code();
-  }
-  return Errc::ok;
-}
 
 std::vector<float> inputs(std::size_t n) { return test::Random(n).bells(n); }
 
