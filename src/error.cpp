@@ -85,7 +85,9 @@ std::string describe(const Fault& fault, std::string_view file, std::string_view
   part(phrase(fault.code), ": ");
   if (fault.has_values) {
     const bool hex = fault.code == Errc::checksum || fault.code == Errc::bad_magic;
-    out += ", got " + number(fault.got, hex) + ", wanted " + number(fault.want, hex);
+    const bool limit = fault.code == Errc::out_of_range && fault.got > fault.want;
+    out += ", got " + number(fault.got, hex) + (limit ? ", wanted at most " : ", wanted ") +
+           number(fault.want, hex);
   }
   part(detail, "; ");
   return out;

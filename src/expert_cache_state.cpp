@@ -48,7 +48,8 @@ ExpertCache::State::State(const Container& c, const CacheOptions& options)
     throw Error(fault(Errc::over_budget, "cache bytes", options.budget_bytes,
                       each * std::min(wanted, keys)),
                 {},
-                "room for " + std::to_string(wanted) + " records of " + std::to_string(each) +
+                "room for " + std::to_string(wanted) +
+                    (wanted == 1 ? " record of " : " records of ") + std::to_string(each) +
                     " bytes is needed");
   }
   slots = std::vector<Slot>(static_cast<std::size_t>(std::min<std::uint64_t>(fit, keys)));
@@ -79,8 +80,8 @@ std::size_t ExpertCache::State::key_of(LayerId layer, ExpertId expert) const {
   if (find_key(layer, expert, key)) return key;
   for (const auto& bank : container.banks()) {
     if (bank.layer() == layer) {
-      throw Error(
-          fault(Errc::out_of_range, "expert", to_index(expert), bank.experts()).at(layer, expert));
+      throw Error(fault(Errc::out_of_range, "expert", to_index(expert), bank.experts() - 1)
+                      .at(layer, expert));
     }
   }
   throw Error(fault(Errc::out_of_range, "layer").at(layer));

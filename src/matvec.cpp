@@ -164,7 +164,7 @@ void matmul(const VqMatrix& w, MatrixView<const float> x, MatrixView<float> y, c
 
 void dequantize_row(const TrunkMatrix& w, std::size_t row, std::span<float> out, const Exec& exec) {
   check_trunk(w);
-  if (row >= w.n_rows) throw Error(fault(Errc::out_of_range, "row", row, w.n_rows));
+  if (row >= w.n_rows) throw Error(fault(Errc::out_of_range, "row", row, w.n_rows - 1));
   check_size("out", out.size(), w.n_cols);
   exec.table().matrix->trunk_row(w, row, out.data());
 }

@@ -173,7 +173,7 @@ void TextModel::forward(Session& session, std::span<const std::uint32_t> tokens,
   nn::require_size("layers of the session", session.layers_.size(), layers_.size());
   for (const std::uint32_t token : tokens) {
     if (token >= config().vocab_size) {
-      throw Error(fault(Errc::out_of_range, "token", token, config().vocab_size));
+      throw Error(fault(Errc::out_of_range, "token", token, config().vocab_size - 1));
     }
   }
   if (tokens.size() > session.room()) {

@@ -67,7 +67,8 @@ class Container:
         values = ""
         if got is not None:
             form = "#x" if code in HEX else "d"
-            values = f", got {got:{form}}, wanted {wanted:{form}}"
+            limit = "at most " if code == "out_of_range" and got > wanted else ""
+            values = f", got {got:{form}}, wanted {limit}{wanted:{form}}"
         return f"{self.folder / name if name else self.folder}: {where}{field}: {PHRASES[code]}{values}{'; ' if detail else ''}{detail}"
 
     def verify(self, exit_code):

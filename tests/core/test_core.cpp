@@ -104,6 +104,10 @@ TEST_CASE("one message says file, place, field, got and wanted", "[error]") {
         "bank.bin: expert 412 of layer 37: crc32: checksum mismatch, got 0x1a, wanted 0x2b");
   CHECK(waste::describe(fault(Errc::truncated, "file size", 10, 20).at(LayerId{3}), "f", "why") ==
         "f: layer 3: file size: truncated, got 10, wanted 20; why");
+  CHECK(waste::describe(fault(Errc::out_of_range, "row", 8, 7)) ==
+        "row: out of range, got 8, wanted at most 7");
+  CHECK(waste::describe(fault(Errc::out_of_range, "layers", 1, 2)) ==
+        "layers: out of range, got 1, wanted 2");
   CHECK(waste::describe(fault(Errc::missing, "")) == "missing");
   const Error e(crc, "bank.bin");
   CHECK(e.code() == Errc::checksum);

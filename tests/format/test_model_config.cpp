@@ -284,7 +284,7 @@ TEST_CASE("values of another type, out of bounds or contradictory are refused", 
         "c: hidden_size: out of range, got 18446744073709551615, wanted 1048576; wanted 1 to "
         "1048576");
   CHECK(refusal(with(kimi, "/num_experts_per_token", 6)).message ==
-        "config.json: num_experts_per_token: out of range, got 6, wanted 5; wanted 1 to 5");
+        "config.json: num_experts_per_token: out of range, got 6, wanted at most 5; wanted 1 to 5");
   CHECK(refusal(Json::array()).field == "config");
   CHECK(refusal(with(kimi, "/linear_attn_config/num_heads", 65536)).code == Errc::ok);
 }

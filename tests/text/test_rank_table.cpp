@@ -88,7 +88,7 @@ TEST_CASE("a damaged rank file is refused by line, wanted and got") {
 TEST_CASE("sizes of a rank file are bounded") {
   const std::string longest(RankTable::max_token_bytes, 'x');
   CHECK(RankTable::parse(rank_file({longest}), "ranks.model").size() == 257);
-  refuse(rank_file({longest + "x"}), Errc::out_of_range, "got 4097, wanted 4096; line 257");
+  refuse(rank_file({longest + "x"}), Errc::out_of_range, "got 4097, wanted at most 4096; line 257");
   refuse(rank_file() + std::string(6000, 'Q'), Errc::out_of_range,
          "line bytes: out of range, got 6000");
   refuse(std::string(RankTable::max_file_bytes + 1, 'A'), Errc::out_of_range, "size");

@@ -118,7 +118,7 @@ TEST_CASE("specials.json is validated and comes back sorted") {
   refuse_specials(R"([{"id":1.5,"text":"a"}])", Errc::bad_field, "id");
   refuse_specials(R"([{"id":-1,"text":"a"}])", Errc::bad_field, "id");
   refuse_specials(R"([{"id":16777216,"text":"a"}])", Errc::out_of_range,
-                  "got 16777216, wanted 16777215");
+                  "got 16777216, wanted at most 16777215");
   refuse_specials(R"([{"id":1,"text":2}])", Errc::bad_field, "text");
   refuse_specials(R"([{"id":1,"text":"a"}]x)", Errc::bad_json, "specials.json");
   std::string many = "[";
@@ -146,7 +146,7 @@ TEST_CASE("added_tokens_decoder is validated and comes back sorted by number") {
 
 TEST_CASE("specials that would make ids or texts ambiguous are refused") {
   refuse_table({{256, ""}}, Errc::bad_field, "text");
-  refuse_table({{256, std::string(257, 'x')}}, Errc::out_of_range, "got 257, wanted 256");
+  refuse_table({{256, std::string(257, 'x')}}, Errc::out_of_range, "got 257, wanted at most 256");
   refuse_table({{255, "a"}}, Errc::out_of_range, "got 255, wanted 256");
   refuse_table({{1u << 24, "a"}}, Errc::out_of_range, "id");
   refuse_table({{256, "a"}, {256, "b"}}, Errc::duplicate, "id");
