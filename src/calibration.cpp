@@ -225,7 +225,7 @@ CalibrationFile CalibrationFile::open(const fs::path& path, const format::ModelC
     }
     if (key.expert != MomentKey::all &&
         (!of_experts(key.site) || key.expert >= model.num_experts)) {
-      throw Error(fault(Errc::out_of_range, "expert", key.expert, model.num_experts), name);
+      throw Error(fault(Errc::out_of_range, "expert", key.expert, model.num_experts - 1), name);
     }
     if (!out.keys_.empty() && !(out.keys_.back() < key)) {
       throw Error(fault(Errc::bad_field, "order of entries").at(LayerId{key.layer}), name);

@@ -131,11 +131,14 @@ void Checkpoint::read_rows(const TrunkSource& tensor, std::uint64_t first_row,
 
 const Checkpoint::Part& Checkpoint::part(LayerId layer, ExpertId expert, Kind kind) const {
   const std::uint32_t l = to_index(layer), e = to_index(expert);
-  if (!model_.is_moe(l) || l >= model_.num_hidden_layers) {
-    throw Error(fault(Errc::bad_argument, "layer", l, model_.num_hidden_layers));
+  if (l >= model_.num_hidden_layers) {
+    throw Error(fault(Errc::out_of_range, "layer", l, model_.num_hidden_layers - 1));
+  }
+  if (!model_.is_moe(l)) {
+    throw Error(fault(Errc::bad_argument, "layer").at(layer), {}, "it has no routed experts");
   }
   if (e >= model_.num_experts) {
-    throw Error(fault(Errc::bad_argument, "expert", e, model_.num_experts).at(layer));
+    throw Error(fault(Errc::out_of_range, "expert", e, model_.num_experts - 1).at(layer, expert));
   }
   return experts_[part_index(l, e, kind)];
 }

@@ -72,7 +72,7 @@ std::vector<float> CheckpointWeights::values(std::string_view name) const {
 void CheckpointWeights::embedding(std::uint32_t token, std::span<float> out) const {
   const Tensor& table = find("model.embed_tokens.weight");
   if (token >= table.rows) {
-    throw Error(fault(Errc::out_of_range, "token", token, table.rows));
+    throw Error(fault(Errc::out_of_range, "token", token, table.rows - 1));
   }
   nn::require_size("embedding", out.size(), table.cols);
   std::copy_n(table.values.data() + token * table.cols, table.cols, out.data());

@@ -74,7 +74,7 @@ std::span<const std::uint8_t> RecordBuffer::seal(LayerId layer, ExpertId expert,
   constexpr std::uint32_t most = 0xffff;  // a header has 16 bits for each
   const bool layer_fits = to_index(layer) <= most;
   if (!layer_fits || to_index(expert) > most) {
-    throw Error(fault(Errc::bad_argument, layer_fits ? "expert" : "layer",
+    throw Error(fault(Errc::out_of_range, layer_fits ? "expert" : "layer",
                       layer_fits ? to_index(expert) : to_index(layer), most));
   }
   std::fill(bytes_.data() + layout_.payload_end, bytes_.data() + bytes_.size(), std::uint8_t{0});
@@ -144,7 +144,7 @@ bool BankWriter::has(ExpertId expert) const {
 void BankWriter::write(ExpertId expert, std::span<const std::uint8_t> record) const {
   const std::uint32_t e = to_index(expert);
   if (e >= bank_.experts) {
-    throw Error(fault(Errc::bad_argument, "expert", e, bank_.experts), part_path_.string());
+    throw Error(fault(Errc::out_of_range, "expert", e, bank_.experts - 1), part_path_.string());
   }
   if (record.size() != layout_.record_bytes) {
     throw Error(fault(Errc::bad_argument, "record bytes", record.size(), layout_.record_bytes),

@@ -35,7 +35,7 @@ Evaluation evaluate(const TextModel& model, std::span<const std::uint32_t> token
   if (window == 0) throw Error(fault(Errc::bad_argument, "window", 0, 1));
   // forward() looks at what is fed, which the last token is not.
   if (const auto vocab = model.config().vocab_size; tokens.back() >= vocab) {
-    throw Error(fault(Errc::out_of_range, "token", tokens.back(), vocab));
+    throw Error(fault(Errc::out_of_range, "token", tokens.back(), vocab - 1));
   }
   Evaluation out;
   out.tokens = tokens.size();

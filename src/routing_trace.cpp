@@ -162,7 +162,7 @@ std::vector<std::uint32_t> optimal_hits(const RoutingTrace& trace, std::size_t r
   for (const auto& chosen : trace.choices) {
     for (const std::uint16_t e : chosen) {
       if (e >= trace.experts) {
-        throw Error(fault(Errc::bad_argument, "expert", e, trace.experts));
+        throw Error(fault(Errc::out_of_range, "expert", e, trace.experts - 1));
       }
     }
   }

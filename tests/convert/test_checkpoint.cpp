@@ -84,12 +84,16 @@ TEST_CASE("a plain checkpoint is seen through its config") {
                             {x.data(), n, cols});
   };
   for (const Error& error :
-       {failure_of([&] { read(0, 0, 0, 1, 160); }), failure_of([&] { read(3, 0, 0, 1, 160); }),
-        failure_of([&] { read(1, 6, 0, 1, 160); }), failure_of([&] { read(1, 0, 96, 1, 160); }),
+       {failure_of([&] { read(0, 0, 0, 1, 160); }), failure_of([&] { read(1, 0, 96, 1, 160); }),
         failure_of([&] { read(1, 0, ~0ull, 2, 160); }), failure_of([&] { read(1, 0, 0, 1, 96); }),
         failure_of([&] { source.expert(LayerId{0}, ExpertId{0}); })}) {
     CHECK(error.code() == Errc::bad_argument);
   }
+  CHECK(failure_of([&] { read(3, 0, 0, 1, 160); }).code() == Errc::out_of_range);
+  CHECK(std::string(failure_of([&] { read(1, 6, 0, 1, 160); }).what()) ==
+        "expert 6 of layer 1: expert: out of range, got 6, wanted at most 5");
+  CHECK(std::string(failure_of([&] { read(0, 0, 0, 1, 160); }).what()) ==
+        "layer 0: layer: invalid argument; it has no routed experts");
   CHECK(failure_of([&] { source.tensor("x"); }).code() == Errc::missing);
 }
 

@@ -199,7 +199,7 @@ TEST_CASE("a trace made by hand is asked no more than it has", "[trace]") {
     return std::string(waste::test::failure_of([&] { optimal_hits(t, 1); }).what());
   };
   t.experts = 2;
-  REQUIRE(refused() == "expert: invalid argument, got 2, wanted 2");
+  REQUIRE(refused() == "expert: out of range, got 2, wanted at most 1");
   t.experts = 3;
   t.choices.pop_back();
   REQUIRE(refused() ==

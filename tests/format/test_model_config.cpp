@@ -280,9 +280,10 @@ TEST_CASE("values of another type, out of bounds or contradictory are refused", 
   CHECK(spelled("1e300") == wanted + "a number beyond 64 bits");
   CHECK(spelled("-9223372036854775808") == wanted + "a negative integer");
   CHECK(spelled("18446744073709549568.0") == wanted + "a number with fraction or exponent");
-  CHECK(spelled("18446744073709551615") ==
-        "c: hidden_size: out of range, got 18446744073709551615, wanted 1048576; wanted 1 to "
-        "1048576");
+  CHECK(
+      spelled("18446744073709551615") ==
+      "c: hidden_size: out of range, got 18446744073709551615, wanted at most 1048576; wanted 1 to "
+      "1048576");
   CHECK(refusal(with(kimi, "/num_experts_per_token", 6)).message ==
         "config.json: num_experts_per_token: out of range, got 6, wanted at most 5; wanted 1 to 5");
   CHECK(refusal(Json::array()).field == "config");

@@ -50,7 +50,7 @@ TEST_CASE("a bank reads its own experts into records of their size", "[contract]
     const std::string size = std::to_string(bank.record_bytes());
     AlignedBuffer<std::uint8_t> record(bank.record_bytes());
     const auto all = record.span();
-    const std::string absent = "expert 5 of layer 2: expert: out of range, got 5, wanted 4";
+    const std::string absent = "expert 5 of layer 2: expert: out of range, got 5, wanted at most 4";
     const std::string small =
         "expert 4 of layer 2: record buffer: invalid argument, got 48, wanted " + size;
     CHECK(text(bank.check_request(ExpertId{5}, all)) == absent);
@@ -73,7 +73,7 @@ TEST_CASE("a bank reads its own experts into records of their size", "[contract]
     format::store_record_header(record.data(), header);
     REQUIRE(bank.check_record(ExpertId{4000}, all, true).ok());
     CHECK(text(bank.accept(ExpertId{4000}, all, {})) ==
-          "expert 4000 of layer 2: expert: out of range, got 4000, wanted 4");
+          "expert 4000 of layer 2: expert: out of range, got 4000, wanted at most 4");
     header.expert_id = 4;
     format::store_record_header(record.data(), header);
     CHECK(bank.accept(ExpertId{4}, all, {}).ok());
@@ -96,8 +96,9 @@ TEST_CASE("a record is nobody's beyond the 16 bits of its header", "[contract]")
   };
   CHECK(check(2, 3) == "no fault");
   CHECK(check(2, 65539) ==
-        "expert 65539 of layer 2: expert: out of range, got 65539, wanted 65535");
-  CHECK(check(65538, 3) == "expert 3 of layer 65538: layer: out of range, got 65538, wanted 65535");
+        "expert 65539 of layer 2: expert: out of range, got 65539, wanted at most 65535");
+  CHECK(check(65538, 3) ==
+        "expert 3 of layer 65538: layer: out of range, got 65538, wanted at most 65535");
   CHECK(text(io::audit_record(bank, ExpertId{3}, record.span().first(4096))) ==
         "expert 3 of layer 2: record buffer: invalid argument, got 4096, wanted " +
             std::to_string(bank.record_bytes()));
@@ -107,9 +108,9 @@ TEST_CASE("a record is nobody's beyond the 16 bits of its header", "[contract]")
 
   io::RecordBuffer buffer(bank.layout());
   CHECK(said([&] { buffer.seal(LayerId{2}, ExpertId{65536}, 0); }) ==
-        "expert: invalid argument, got 65536, wanted 65535");
+        "expert: out of range, got 65536, wanted at most 65535");
   CHECK(said([&] { buffer.seal(LayerId{65537}, ExpertId{65536}, 0); }) ==
-        "layer: invalid argument, got 65537, wanted 65535");
+        "layer: out of range, got 65537, wanted at most 65535");
   CHECK(buffer.seal(LayerId{65535}, ExpertId{65535}, 0).size() == bank.record_bytes());
 }
 
@@ -134,12 +135,12 @@ TEST_CASE("a bank has codebooks of its quantization", "[contract]") {
   format::ExpertQuant wide = m.expert_quant;
   wide.entries = 257;
   const std::string books = (o.dir / "codebooks.bin").string();
-  const std::string refused = books + ": entries: out of range, got 257, wanted 256";
+  const std::string refused = books + ": entries: out of range, got 257, wanted at most 256";
   CHECK(said([&] { io::Codebooks::load(books, wide, m.layers); }) == refused);
   CHECK(said([&] { io::audit_codebooks(books, wide, m.layers, {}); }) == refused);
   CHECK(said([&] {
           io::codebook_records(wide, 0, std::vector<float>(3 * wide.stages * 256 * 8));
-        }) == "entries: out of range, got 257, wanted 256");
+        }) == "entries: out of range, got 257, wanted at most 256");
   const std::vector<float> few(7);
   CHECK(said([&] { io::codebook_records(m.expert_quant, 0, few); }) ==
         "codebook values: invalid argument, got 7, wanted 18432");
@@ -177,7 +178,7 @@ TEST_CASE("a trunk's rows and tensors are there or an error", "[contract]") {
   const std::string file = (o.dir / "trunk.bin").string();
   AlignedBuffer<std::uint8_t> row;
   CHECK(said([&] { trunk.read_row("model.norm.weight", 1, row); }) ==
-        file + ": row: out of range, got 1, wanted 0; model.norm.weight");
+        file + ": row: out of range, got 1, wanted at most 0; model.norm.weight");
   CHECK(said([&] { trunk.read_row("nothing", 0, row); }) ==
         file + ": trunk tensor: missing; nothing");
   CHECK(said([&] { trunk.entry(""); }) == file + ": trunk tensor: missing");

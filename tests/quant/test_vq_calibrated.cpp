@@ -141,7 +141,7 @@ TEST_CASE("moments, factors and encoders say what does not fit") {
         "cols: shape mismatch, got 0, wanted 8");
   o.quant.entries = 257;
   CHECK(said([&] { quant::CalibratedEncoder(f, books.data(), o); }) ==
-        "entries: out of range, got 257, wanted 256");
+        "entries: out of range, got 257, wanted at most 256");
 }
 
 TEST_CASE("the factor times its transpose is the damped moments") {

@@ -97,8 +97,8 @@ class Checkpoint {
   void read_rows(const TrunkSource& tensor, std::uint64_t first_row,
                  const MatrixView<float>& out) const;
 
-  /// All three matrices of a routed expert. Throws Error(bad_argument) outside the MoE layers or
-  /// experts of the model, and read errors.
+  /// All three matrices of a routed expert. Throws Error: out_of_range for a layer or an expert
+  /// that the model has not, bad_argument for a layer without routed experts, and read errors.
   SourceExpert expert(LayerId layer, ExpertId expert) const;
   /// Rows [first_row, first_row + out.rows) of one matrix; out.cols must be its columns. Throws as
   /// read_rows() and expert() do.

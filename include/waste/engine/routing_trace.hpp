@@ -76,8 +76,8 @@ class TraceRecorder {
 
 /// Hits of each token under Belady's optimum with `records` places: what is asked for the farthest
 /// in the future is given up, or not kept at all. A layer's experts are there or not when the layer
-/// begins; no cache that sees only the past can do better. Throws Error(bad_argument) for choices
-/// that are not tokens times layers, or of an expert beyond trace.experts.
+/// begins; no cache that sees only the past can do better. Throws Error: bad_argument for
+/// choices that are not tokens times layers, out_of_range for an expert beyond trace.experts.
 std::vector<std::uint32_t> optimal_hits(const RoutingTrace& trace, std::size_t records);
 
 }  // namespace waste::engine

@@ -30,7 +30,7 @@ class RecordBuffer {
   /// f16 row scales of `kind`, two bytes a row.
   std::span<std::uint8_t> scales(format::Kind kind) noexcept;
   /// Writes header and crc32 and zeroes the padding; returns the whole record. `flags`: hints, of
-  /// format::record_flags. Throws Error(bad_argument) for a layer or an expert beyond 65535.
+  /// format::record_flags. Throws Error(out_of_range) for a layer or an expert beyond 65535.
   std::span<const std::uint8_t> seal(LayerId layer, ExpertId expert, std::uint32_t codebook_base,
                                      std::uint8_t flags = 0);
 
@@ -66,8 +66,8 @@ class BankWriter {
   /// True when the part file holds this expert's record with a right header, crc and padding.
   bool has(ExpertId expert) const;
   /// Writes a sealed record to its place; may be called from several threads. Throws Error:
-  /// bad_argument for an expert that the bank has not and for a record of another size, what
-  /// format::validate_header finds where the record is not this expert's, io, no_space.
+  /// out_of_range for an expert that the bank has not, bad_argument for a record of another size,
+  /// what format::validate_header finds where the record is not this expert's, io, no_space.
   void write(ExpertId expert, std::span<const std::uint8_t> record) const;
   /// Flushes and renames; every record must have been written.
   void publish();
