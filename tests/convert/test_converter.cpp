@@ -371,3 +371,46 @@ TEST_CASE("a weight that is not finite is refused by name") {
   CHECK(says(e, "expert 4 of layer 2"));
   CHECK_FALSE(fs::exists(out / "manifest.json"));
 }
+
+TEST_CASE("the plan of a container is what the conversion writes") {
+  const bool k3 = GENERATE(false, true);
+  const auto source = convert::Checkpoint::open(source_dir(k3));
+  ConvertOptions o = fast(format::vq4p);
+  o.trunk_bits = 3;
+  o.router = convert::RouterFormat::q8g;
+  const io::ContainerPlan plan = convert::container_plan(source, o);
+  const fs::path out = fresh("planned");
+  convert::convert(source_dir(k3), out, o);
+  const Container c = Container::open(out);
+  CHECK(plan.arch == c.manifest().arch);
+  CHECK(plan.tensor_prefix == c.manifest().tensor_prefix);
+  CHECK(plan.expert_quant == c.manifest().expert_quant);
+  CHECK(plan.config == c.manifest().config);
+  CHECK_FALSE(plan.substitutes);
+  std::map<std::string, std::pair<format::Fmt, std::vector<std::uint64_t>>> planned, written;
+  for (const auto& t : plan.trunk) planned[t.name] = {t.fmt, t.shape};
+  for (const auto& t : c.manifest().trunk) written[t.name] = {t.fmt, t.shape};
+  CHECK(planned.size() == plan.trunk.size());
+  CHECK((planned == written));
+  o.substitutes = true;
+  CHECK(convert::container_plan(source, o).substitutes);
+}
+
+TEST_CASE("the memory of a conversion is a matrix, a record and a slab a job, and the sample") {
+  const auto source = convert::Checkpoint::open(source_dir(false));
+  ConvertOptions o = fast();
+  // Of each of three kinds one expert's matrix: 1,920 vectors of eight floats, twice.
+  const std::uint64_t sample = 2 * 3 * 1920 * 8 * 4;
+  // Three indices a vector, rows filled up to blocks of 64: 3 x (2 x 128 x 20 + 192 x 12), scales
+  // 2 x (96 + 96 + 160), a header: 22 kilobytes, six pages.
+  const std::uint64_t job = 4 * 96 * 160 + 6 * 4096 + (16u << 20);
+  CHECK(convert::convert_memory_bytes(source, o) == 2 * job + sample);
+  o.jobs = 5;
+  CHECK(convert::convert_memory_bytes(source, o) == 5 * job + sample);
+  o.codebook_sample = 4;
+  CHECK(convert::convert_memory_bytes(source, o) == 5 * job + 4 * sample);
+  CHECK(convert::convert(source_dir(false), fresh("memory"), o).memory_bytes ==
+        5 * job + 4 * sample);
+  o.quant.stages = 9;
+  CHECK_THROWS_AS(convert::convert_memory_bytes(source, o), Error);
+}

@@ -308,3 +308,29 @@ TEST_CASE("a drive that does not answer keeps no other drive waiting") {
     REQUIRE(cache.counters().misses == 9);
   }
 }
+
+TEST_CASE("places set apart are those held and read ahead, at most a quarter") {
+  using waste::engine::Places;
+  using waste::engine::places_of;
+  using waste::engine::ReadAheadOptions;
+  ReadAheadOptions none, some;
+  none.readers = 0;
+  some.readers = 2;
+  some.depth = 6;
+  const auto is = [](const Places& p, std::size_t kept, std::size_t ahead) {
+    return p.kept == kept && p.ahead == ahead;
+  };
+  CHECK(is(places_of(100, 100, 4, some), 100, 6));  // every expert has a place
+  CHECK(is(places_of(100, 100, 4, some, 3), 100, 18));
+  CHECK(is(places_of(100, 100, 4, none), 100, 0));
+  CHECK(is(places_of(100, 101, 4, none), 96, 0));  // what callers hold
+  CHECK(is(places_of(100, 101, 4, some), 90, 6));  // and what is read ahead
+  CHECK(is(places_of(100, 101, 4, some, 3), 78, 18));
+  CHECK(is(places_of(100, 101, 4, some, 4), 75, 21));  // a quarter
+  CHECK(is(places_of(20, 101, 4, some), 15, 1));
+  CHECK(is(places_of(12, 101, 4, some), 9, 0));
+  CHECK(is(places_of(4, 101, 4, some), 3, 0));
+  CHECK(is(places_of(3, 101, 4, some), 3, 0));
+  CHECK(is(places_of(0, 101, 1, some), 0, 0));
+  CHECK(is(places_of(0, 0, 1, some), 0, 6));
+}

@@ -1,6 +1,7 @@
 // Group quantizers: bytes of an independent implementation, and the promises of the scale search.
 #include "waste/quant/group.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -168,4 +169,53 @@ TEST_CASE("what the group formats cannot hold is refused") {
   CHECK(code(Fmt::q4g) == Errc::out_of_range);
   x[77] = 65519.0f * 7;
   CHECK(code(Fmt::q4g) == Errc::ok);
+}
+
+TEST_CASE("the scale found for a group is close to the best of all f16 scales") {
+  // In these groups at most 0.5 % above the least error that an exhaustive search finds.
+  auto x = gaussian(128 * 6, 71), weight = gaussian(128 * 6, 72);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    if (i / 128 == 1) x[i] = std::fabs(x[i]);             // one sign: the scale may be negative
+    if (i / 128 == 2) x[i] *= i % 128 == 5 ? 20.f : 1.f;  // an outlier
+    if (i / 128 == 3) x[i] *= 1e-4f;                      // scales that are f16 subnormals
+    weight[i] = i / 128 == 4 && i % 8 != 7 ? 0.f : weight[i] * weight[i] + 1e-3f;
+  }
+  for (const Fmt fmt : {Fmt::q4g, Fmt::q3g}) {
+    const int lowest = fmt == Fmt::q4g ? -8 : -4, highest = -lowest - 1;
+    for (std::size_t g = 0; g < 6; ++g) {
+      for (const float* w : std::initializer_list<const float*>{nullptr, weight.data() + 128 * g}) {
+        const auto error = [&](std::uint16_t bits) {
+          const double scale = f16_to_f32(bits);
+          double sum = 0;
+          for (std::size_t i = 0; i < 128; ++i) {
+            const double v = x[128 * g + i];
+            const double e =
+                v - scale * std::clamp(std::nearbyint(v / scale), lowest * 1., highest * 1.);
+            sum += (w ? static_cast<double>(w[i]) : 1.) * e * e;
+          }
+          return sum;
+        };
+        double best = INFINITY;
+        for (std::uint32_t bits = 1; bits < 0xfc00; ++bits) {
+          if ((bits & 0x7fff) != 0 && (bits & 0x7c00) != 0x7c00) {
+            best = std::min(best, error(static_cast<std::uint16_t>(bits)));
+          }
+        }
+        const std::uint16_t found = quant::best_group_scale(fmt, x.data() + 128 * g, w);
+        CAPTURE(fmt, g, w != nullptr, found, best);
+        REQUIRE(f16_to_f32(found) != 0);
+        CHECK(error(found) <= 1.005 * best);
+      }
+    }
+  }
+}
+
+TEST_CASE("a group that no f16 scale serves has scale 0") {
+  const std::vector<float> none(128), ones(128, 1.f), tiny(128, 1e-9f), huge(128, 3e38f);
+  for (const Fmt fmt : grouped) {
+    CHECK(quant::best_group_scale(fmt, none.data(), nullptr) == 0);
+    CHECK(quant::best_group_scale(fmt, none.data(), ones.data()) == 0);
+    CHECK(quant::best_group_scale(fmt, tiny.data(), nullptr) == 0);
+    CHECK(quant::best_group_scale(fmt, huge.data(), nullptr) == 0);
+  }
 }
