@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -90,6 +91,22 @@ inline void damage(Bytes& bytes, const Damage& d) {
                   bytes.begin() + static_cast<std::ptrdiff_t>(std::min(n, at + d.value % 64)));
       break;
   }
+}
+
+/// The files that the damages in the rest of an input hit, at most 16 of them: file number to
+/// bytes. `original(file)` is a file as it was; `apply(damage, file, bytes)` does each.
+template <typename Original, typename Apply>
+std::map<std::size_t, Bytes> take_damages(Input& in, std::size_t files, const Original& original,
+                                          const Apply& apply) {
+  std::map<std::size_t, Bytes> changed;
+  for (int n = 0; n < 16 && in.left() > 0; ++n) {
+    const Damage d = take_damage(in);
+    const std::size_t file = d.file % files;
+    const auto [it, first] = changed.try_emplace(file);
+    if (first) it->second = original(file);
+    apply(d, file, it->second);
+  }
+  return changed;
 }
 
 }  // namespace waste::fuzz

@@ -3,7 +3,6 @@
 // the stated shapes; what MXFP4 decodes to is finite.
 #include <array>
 #include <cmath>
-#include <map>
 #include <memory>
 
 #include "convert/folder.hpp"
@@ -53,15 +52,12 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
                                                              std::make_unique<Base>(true)};
   fuzz::Input in(data, size);
   const Base& base = *bases[in.take(1) % bases.size()];
-  std::map<std::size_t, fuzz::Bytes> changed;
-  for (int n = 0; n < 16 && in.left() > 0; ++n) {
-    fuzz::Damage d = fuzz::take_damage(in);
-    const std::size_t file = d.file % base.files.size();
-    const auto [it, first] = changed.try_emplace(file);
-    if (first) it->second = base.files[file].second;
-    if ((d.kind & 0x80) != 0) d.at %= 4096;  // the header of a shard
-    fuzz::damage(it->second, d);
-  }
+  const auto changed = fuzz::take_damages(
+      in, base.files.size(), [&](std::size_t file) { return base.files[file].second; },
+      [](fuzz::Damage d, std::size_t, fuzz::Bytes& bytes) {
+        if ((d.kind & 0x80) != 0) d.at %= 4096;  // the header of a shard
+        fuzz::damage(bytes, d);
+      });
   for (const auto& [file, bytes] : changed) {
     base.folder.put(base.files[file].first, bytes.data(), bytes.size());
   }

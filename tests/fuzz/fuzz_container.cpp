@@ -3,8 +3,6 @@
 // error; and a record accepted with its crc unmended has the original's payload.
 #include <algorithm>
 #include <array>
-#include <cstring>
-#include <map>
 #include <memory>
 #include <vector>
 
@@ -83,38 +81,26 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   }();
   fuzz::Input in(data, size);
   const Base& base = *bases[in.take(1) % bases.size()];
-  std::map<std::string, Bytes> changed;
   bool crc_mended = false;
-  for (int n = 0; n < 16 && in.left() > 0; ++n) {
-    const fuzz::Damage d = fuzz::take_damage(in);
-    const std::string& name = base.names[d.file % base.names.size()];
-    const auto [it, first] = changed.try_emplace(name);
-    if (first) it->second = base.original(name);
-    fuzz::damage(it->second, d);
-    // Every other kind mends the crc of the record it hit, so that damage passes the first gate.
-    const std::size_t record_bytes = base.container.tiny.record_bytes();
-    if ((d.kind & 0x80) != 0 && name.starts_with("experts") &&
-        it->second.size() == base.original(name).size()) {
-      test::TinyContainer copy = base.container.tiny;
-      copy.files[name] = it->second;
-      const auto layer = static_cast<std::uint32_t>(name[9] - '0');
-      // The header's own offset says where the payload ends: leave a wild one alone.
-      const std::size_t record = d.at % it->second.size() / record_bytes;
-      std::uint32_t scales_at = 0;
-      std::memcpy(&scales_at, it->second.data() + record * record_bytes + 32, 4);
-      if (scales_at < record_bytes - 256) {
-        copy.fix_crc(layer, static_cast<std::uint32_t>(record));
-        it->second = copy.files[name];
-        crc_mended = true;
-      }
-    }
+  const auto changed = fuzz::take_damages(
+      in, base.names.size(), [&](std::size_t file) { return base.original(base.names[file]); },
+      [&](const fuzz::Damage& d, std::size_t file, Bytes& bytes) {
+        fuzz::damage(bytes, d);
+        // Every other kind mends the crc of the record it hit, to pass the first gate.
+        const std::string& name = base.names[file];
+        if ((d.kind & 0x80) != 0 && name.starts_with("experts")) {
+          const auto layer = static_cast<std::uint32_t>(name[9] - '0');
+          crc_mended = fuzz::mend_record(base.container.tiny, layer, bytes, d.at) || crc_mended;
+        }
+      });
+  for (const auto& [file, bytes] : changed) {
+    base.container.put(base.names[file], bytes.data(), bytes.size());
   }
-  for (const auto& [name, bytes] : changed) base.container.put(name, bytes.data(), bytes.size());
   try {
     read_all(base, crc_mended);
   } catch (const Error& e) {
     WASTE_FUZZ_CHECK(e.code() != Errc::ok && !e.file().empty());
   }
-  for (const auto& [name, bytes] : changed) base.container.restore(name);
+  for (const auto& [file, bytes] : changed) base.container.restore(base.names[file]);
   return 0;
 }

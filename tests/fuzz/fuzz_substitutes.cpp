@@ -2,10 +2,8 @@
 // to subs-codebooks.bin and subs-L*.bin of a valid container. A typed error that names a file, or
 // substitutes that are whole: the original's bytes where no crc was mended, else views that stay
 // inside.
-#include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <string>
@@ -37,21 +35,6 @@ struct Base {
   Container container;
 };
 
-/// Mends the crc of the record of a bank that a damage hit; false where the header is too wild.
-bool mend(const Base& base, const std::string& name, Bytes& bank, std::size_t at) {
-  const std::size_t record_bytes = base.coarse.record_bytes();
-  const std::size_t record = at / record_bytes;
-  std::uint32_t scales_at = 0;
-  std::memcpy(&scales_at, bank.data() + record * record_bytes + 32, 4);
-  if (scales_at >= record_bytes - 256) return false;
-  const auto layer = static_cast<std::uint32_t>(name[6] - '0');
-  test::TinyContainer copy = base.coarse;
-  copy.bank(layer) = bank;
-  copy.fix_crc(layer, static_cast<std::uint32_t>(record));
-  bank = copy.bank(layer);
-  return true;
-}
-
 void read_all(const Base& base, bool books_hit, bool crc_mended) {
   const io::Substitutes subs = io::Substitutes::open(base.container, 1);
   for (const format::BankEntry& bank : base.container.manifest().layers) {
@@ -82,28 +65,30 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
       std::make_unique<Base>(fuzz::small(test::TinySpec::kimi_k3()))};
   fuzz::Input in(data, size);
   const Base& base = *bases[in.take(1) % bases.size()];
-  std::map<std::string, Bytes> changed;
-  bool crc_mended = false;
-  for (int n = 0; n < 16 && in.left() > 0; ++n) {
-    const fuzz::Damage d = fuzz::take_damage(in);
-    const std::string& name = base.names[d.file % base.names.size()];
-    const Bytes& original = base.files.at(name);
-    Bytes& bytes = changed.try_emplace(name, original).first->second;
-    fuzz::damage(bytes, d);
-    if ((d.kind & 0x80) != 0 && name.starts_with("subs-L") && bytes.size() == original.size()) {
-      crc_mended = mend(base, name, bytes, d.at % bytes.size()) || crc_mended;
-    }
+  bool books_hit = false, crc_mended = false;
+  const auto changed = fuzz::take_damages(
+      in, base.names.size(), [&](std::size_t file) { return base.files.at(base.names[file]); },
+      [&](const fuzz::Damage& d, std::size_t file, Bytes& bytes) {
+        fuzz::damage(bytes, d);
+        const std::string& name = base.names[file];
+        books_hit = books_hit || name == format::substitute_codebooks_file;
+        if ((d.kind & 0x80) != 0 && name.starts_with("subs-L")) {
+          const auto layer = static_cast<std::uint32_t>(name[6] - '0');
+          crc_mended = fuzz::mend_record(base.coarse, layer, bytes, d.at) || crc_mended;
+        }
+      });
+  for (const auto& [file, bytes] : changed) {
+    base.folder.put(base.names[file], bytes.data(), bytes.size());
   }
-  for (const auto& [name, bytes] : changed) base.folder.put(name, bytes.data(), bytes.size());
   try {
-    read_all(base, changed.count(format::substitute_codebooks_file) != 0, crc_mended);
+    read_all(base, books_hit, crc_mended);
   } catch (const Error& e) {
     WASTE_FUZZ_CHECK(e.code() != Errc::ok && !e.file().empty());
     WASTE_FUZZ_CHECK(!changed.empty());
   }
-  for (const auto& [name, bytes] : changed) {
-    const Bytes& original = base.files.at(name);
-    base.folder.put(name, original.data(), original.size());
+  for (const auto& [file, bytes] : changed) {
+    const Bytes& original = base.files.at(base.names[file]);
+    base.folder.put(base.names[file], original.data(), original.size());
   }
   return 0;
 }

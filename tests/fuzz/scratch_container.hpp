@@ -3,9 +3,11 @@
 
 #include <unistd.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "support/tiny_container.hpp"
 
@@ -56,6 +58,23 @@ class ScratchContainer : public ScratchFolder {
   test::TinyContainer tiny;
   std::string manifest;
 };
+
+/// Mends the crc of the record that position `at` of a damaged bank lies in; false where the bank
+/// has another size or the record's header is too wild to tell where the payload ends.
+inline bool mend_record(const test::TinyContainer& tiny, std::uint32_t layer,
+                        std::vector<std::uint8_t>& bank, std::size_t at) {
+  test::TinyContainer copy = tiny;
+  std::vector<std::uint8_t>& mended = copy.bank(layer);
+  if (bank.size() != mended.size()) return false;
+  const std::size_t record_bytes = tiny.record_bytes(), record = at % bank.size() / record_bytes;
+  std::uint32_t scales_at = 0;
+  std::memcpy(&scales_at, bank.data() + record * record_bytes + 32, 4);
+  if (scales_at >= record_bytes - 256) return false;
+  mended = bank;
+  copy.fix_crc(layer, static_cast<std::uint32_t>(record));
+  bank = mended;
+  return true;
+}
 
 /// A spec small enough that a record is one page and a container a few hundred kilobytes.
 inline test::TinySpec small(test::TinySpec spec) {
