@@ -4,5 +4,5 @@
 set -eu
 cd "$(dirname "$0")/../.."
 build=${1:-build}
-ninja -C "$build" tests/damage/damage
-exec "$build/tests/damage/damage" --inputs "${2:-2400}" --seed "${3:-1}"
+ninja -C "$build" tests/damage_inputs
+exec "$build/tests/damage_inputs" --inputs "${2:-2400}" --seed "${3:-1}"

@@ -31,10 +31,10 @@ instrument() {
     fi
   done
   export -f instrument_compile instrument_link
-  printf '#include "support/catch.hpp"\n#include <nlohmann/json.hpp>\n' >"$out/o/tests.hpp"
-  if [ ! -e "$out/o/tests.hpp.gch" ] || [ tests/support/catch.hpp -nt "$out/o/tests.hpp.gch" ]; then
+  if [ ! -e "$out/o/tests.hpp.gch" ] ||
+    [ -n "$(find include tests/support -name '*.hpp' -newer "$out/o/tests.hpp.gch" -print -quit)" ]; then
     # shellcheck disable=SC2086
-    ${CXX:-g++} $common ${test_flags:-} -x c++-header "$out/o/tests.hpp" -o "$out/o/tests.hpp.gch" || return 1
+    ${CXX:-g++} $common ${test_flags:-} -x c++-header tests/support/precompiled.hpp -o "$out/o/tests.hpp.gch" || return 1
   fi
   # The largest first, so that no long one is left for the end.
   # shellcheck disable=SC2086
