@@ -14,8 +14,8 @@ steps="$out/steps"
 . tests/support/steps.sh
 
 # What has code of a tier, threads or a compiler's own in it, one pass of a model, and every file of the library.
-programs=(core half parallel crc32 json layout manifest file container io_contracts reference group vq_search vq_encode matvec layers
-  gqa step_kernels matrix_kernels dense_kernels tiers expert_cache read_ahead container_model)
+programs=(core half parallel crc32 json layout manifest file container io_contracts reference group vq_search
+  vq_encode matvec layers gqa step_kernels matrix_kernels dense_kernels tiers expert_cache read_ahead container_model)
 
 launcher=$(if command -v ccache >/dev/null; then echo "ccache "; fi)
 
