@@ -28,7 +28,7 @@ native() {
   [ -z "${WASTE_PYTHON:-}" ] || options="$options -Dpython_program=$WASTE_PYTHON"
   # shellcheck disable=SC2086
   meson setup $options "$build" . || return
-  echo "Building (about 12 minutes on two cores the first time)"
+  echo "Building (about ten minutes on two cores the first time)"
   ninja -C "$build" tests || return
   export WASTE_BINARY="$PWD/$build/waste"
   meson test -C "$build" --no-rebuild --print-errorlogs --num-processes "${WASTE_TEST_JOBS:-2}"

@@ -1,6 +1,10 @@
 // Errors: one truth (Fault) with two faces, a noexcept value and an exception.
 #pragma once
 
+#if __cplusplus < 202002L
+#error "waste needs C++20: compile with -std=c++20"
+#endif
+
 #include <cstdint>
 #include <stdexcept>
 #include <string>
