@@ -5,7 +5,7 @@
 #
 # A PROGRAM is the name of a test (as in tests/*/meson.build), damage_inputs or fuzz_TARGET; it is linked as
 # OUT/PROGRAM. A SOURCE under src/arch is compiled for the tier baseline. test_flags, where set, come after FLAGS
-# for whatever is under tests/, which finds Catch2 and nlohmann_json precompiled. The seconds that each file took go
+# for whatever is under tests/, which finds tests/support/precompiled.hpp precompiled. The seconds that each file took go
 # to OUT/seconds.tsv. Objects newer than their source and every header are kept. Fails at the first file that does
 # not compile or link.
 
