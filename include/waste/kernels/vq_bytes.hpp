@@ -18,8 +18,9 @@ namespace waste::kernels {
 /// on every tier, y wherever multiply-add is fused.
 ///
 /// Chunk-major: the part of the table that 32 positions need (8 to 64 KB) stays in the nearest
-/// cache while all rows are swept. The next block's indices are a long jump away from there, beyond
-/// what hardware prefetches, so they are prefetched by hand.
+/// cache while all rows are swept. The next rows' indices are a long jump away from there, beyond
+/// what hardware prefetches, so they are prefetched by hand: into the second cache, as the first is
+/// the table's, and a core has few places to wait for lines that are on their way to the first.
 template <class Traits, class Arch, bool HiLo>
 struct vq_bytes {
   using plan = byte_plan<Traits, HiLo>;
@@ -53,19 +54,20 @@ struct vq_bytes {
     for (std::size_t g = 0; g < G; ++g) arch::accumulate<Arch>(sums[g], total[g]);
   }
 
-  /// `lanes` rows at a time: where their indices of the chunk begin, where a copy of those of the
-  /// chunk's last position lies if the matrix ends right behind them (else null), and their totals.
+  /// `lanes` rows at a time: where their indices of the chunk begin, what to prefetch meanwhile,
+  /// where a copy of those of the chunk's last position lies if the matrix ends right behind them
+  /// (else null), and their totals.
   struct group {
     const std::uint8_t* indices;
+    const std::uint8_t* next;
     const std::uint8_t* end_copy;
     float* totals;
   };
 
   /// `n` positions of G groups that share the loads of the table.
   template <std::size_t G>
-  static WASTE_INLINE void chunk(const group (&groups)[G], std::size_t prefetch_bytes,
-                                 const ChunkSteps& steps, const std::uint8_t* planes,
-                                 std::size_t n) noexcept {
+  static WASTE_INLINE void chunk(const group (&groups)[G], const ChunkSteps& steps,
+                                 const std::uint8_t* planes, std::size_t n) noexcept {
     constexpr std::size_t split = HiLo ? S : plan::split;
     arch::u16_sums<Arch> sum0[G], sum1[G];
     for (std::size_t g = 0; g < G; ++g) {
@@ -77,7 +79,7 @@ struct vq_bytes {
       for (std::size_t g = 0; g < G; ++g) {
         const std::uint8_t* from = groups[g].indices + v * block_bytes;
         for (std::size_t line = 0; line < lanes * run; line += 64) {
-          __builtin_prefetch(from + prefetch_bytes + line);
+          __builtin_prefetch(groups[g].next + v * block_bytes + line, 0, 2);
         }
         if (v + 1 == n && groups[g].end_copy != nullptr) from = groups[g].end_copy;
         vec bytes[run];
@@ -142,20 +144,30 @@ struct vq_bytes {
       const bool at_end = to_end && c + 1 == layout.chunks;
       std::uint8_t gathered[chunk_positions * block_bytes + arch::deinterleave_overread];
 
-      // `lanes` rows from row r on, which is a multiple of lanes.
+      constexpr std::size_t G = arch::groups_at_once<Arch>(E), together = G * lanes;
+      constexpr std::size_t ahead = together > 64 ? together : 64;
+      const std::size_t last_block = row_begin == row_end ? row_begin : (row_end - 1) / 64 * 64;
+      const auto indices_of = [&](std::size_t r, std::size_t position) {
+        return w.indices + r / 64 * 64 * row_bytes + position * block_bytes + r % 64 * run;
+      };
+      // `lanes` rows from row r on, which is a multiple of lanes. What follows them are rows
+      // further down, or behind the last ones the first ones' indices of the next chunk.
       const auto group_at = [&](std::size_t r) {
         const std::size_t block = r / 64 * 64, part = r % 64;
-        group out;
-        out.indices = gathered + part * run;
-        out.end_copy = nullptr;
+        group out = {gathered + part * run, gathered, nullptr, block < whole ? y + r : rest + part};
         if (blocked) {
-          out.indices = w.indices + block * row_bytes + v0 * block_bytes + part * run;
+          out.indices = out.next = indices_of(r, v0);
+          if (block + ahead <= last_block) {
+            out.next = indices_of(r + ahead, v0);
+          } else if (c + 1 < layout.chunks) {
+            const std::size_t rows_swept = last_block + 64 - row_begin;
+            out.next =
+                indices_of(row_begin + (r + ahead - row_begin) % rows_swept, v0 + chunk_positions);
+          }
           if (at_end && block + 64 >= row_end) out.end_copy = copy + part * run;
         }
-        out.totals = block < whole ? y + r : rest + part;
         return out;
       };
-      constexpr std::size_t G = arch::groups_at_once<Arch>(E), together = G * lanes;
       for (std::size_t r = row_begin; r < row_end;) {
         [[maybe_unused]] const std::size_t rows_left = (row_end - r + 63) / 64 * 64;
         if (!blocked && r % 64 == 0) {
@@ -166,14 +178,13 @@ struct vq_bytes {
           if (rows_left >= together && (blocked || together <= 64)) {
             group groups[G];
             for (std::size_t g = 0; g < G; ++g) groups[g] = group_at(r + g * lanes);
-            const std::size_t ahead = together > 64 ? together : 64;
-            chunk<G>(groups, blocked ? ahead * row_bytes : 0, steps[c], table_at, n);
+            chunk<G>(groups, steps[c], table_at, n);
             r += together;
             continue;
           }
         }
         const group one[1] = {group_at(r)};
-        chunk<1>(one, blocked ? 64 * row_bytes : 0, steps[c], table_at, n);
+        chunk<1>(one, steps[c], table_at, n);
         r += lanes;
       }
     }

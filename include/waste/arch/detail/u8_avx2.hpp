@@ -23,8 +23,6 @@ struct u8_ops<avx2> {
     __m256i all, odd;
   };
   static constexpr std::size_t lanes = 32;
-  // Two vectors share a table of 256 entries, sixteen loads; for 64 entries the registers that this
-  // takes cost more than loading twice.
   static constexpr std::size_t groups(std::size_t) noexcept { return 1; }
 
   template <std::size_t Run, std::size_t R, std::size_t... Lane>

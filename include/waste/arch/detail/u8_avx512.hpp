@@ -3,6 +3,7 @@
 
 #include <immintrin.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -23,7 +24,9 @@ struct u8_ops_avx512 {
     __m512i all, odd;
   };
   static constexpr std::size_t lanes = 64;
-  static constexpr std::size_t groups(std::size_t) noexcept { return 2; }
+  // A table of 256 entries is four registers to load, a chunk of such tables nearly all of the
+  // nearest cache: the fewer times it is gone through, the better.
+  static constexpr std::size_t groups(std::size_t entries) noexcept { return entries > 64 ? 4 : 2; }
 
   template <std::size_t Run>
   static constexpr __mmask64 lanes_of(std::size_t residue) noexcept {
@@ -43,8 +46,15 @@ struct u8_ops_avx512 {
   }
   template <std::size_t Run>
   static WASTE_INLINE void deinterleave(const std::uint8_t* from, vec (&planes)[Run]) noexcept {
-    for (std::size_t s = 0; s < Run; ++s) {
-      planes[s].v = plane<Run>(from + s, std::make_index_sequence<Run>());
+    if constexpr (Run == 2) {
+      const __m512i a = _mm512_loadu_si512(from), b = _mm512_loadu_si512(from + 64);
+      constexpr __mmask64 odd = lanes_of<2>(1);
+      planes[0].v = _mm512_mask_blend_epi8(odd, a, _mm512_slli_epi16(b, 8));
+      planes[1].v = _mm512_mask_blend_epi8(odd, _mm512_srli_epi16(a, 8), b);
+    } else {
+      for (std::size_t s = 0; s < Run; ++s) {
+        planes[s].v = plane<Run>(from + s, std::make_index_sequence<Run>());
+      }
     }
   }
   template <std::size_t Run>
@@ -158,6 +168,57 @@ struct u8_ops<avx512bw> : u8_ops_avx512<avx512bw> {
 template <>
 struct u8_ops<icelake> : u8_ops_avx512<icelake> {
 #if defined(__AVX512VBMI__)
+  // Where Run is odd, each lane finds byte s of some row in one of the Run registers that hold the
+  // rows: plane s, its rows s lanes further than in plane 0, and turned back. Whole lines are
+  // loaded once, which counts on processors with one load of a register a cycle.
+  template <std::size_t Run>
+  static WASTE_INLINE void deinterleave(const std::uint8_t* from, vec (&planes)[Run]) noexcept {
+    if constexpr (turns<Run>) {
+      __m512i line[Run];
+      for (std::size_t i = 0; i < Run; ++i) line[i] = _mm512_loadu_si512(from + 64 * i);
+      turn_planes<Run>(line, planes, std::make_index_sequence<Run>());
+    } else {
+      u8_ops_avx512<icelake>::deinterleave<Run>(from, planes);
+    }
+  }
+  template <std::size_t Run>
+  static constexpr bool turns = Run > 1 && Run % 2 == 1;
+  template <std::size_t Run, std::size_t... S>
+  static WASTE_INLINE void turn_planes(const __m512i (&line)[Run], vec (&planes)[Run],
+                                       std::index_sequence<S...>) noexcept {
+    ((planes[S].v = turned<S>(merged<Run, S>(line, std::make_index_sequence<Run>()))), ...);
+  }
+  /// In each lane the byte, of those that the lines have there, whose place modulo Run is S.
+  template <std::size_t Run, std::size_t S, std::size_t... I>
+  static WASTE_INLINE __m512i merged(const __m512i (&line)[Run],
+                                     std::index_sequence<0, I...>) noexcept {
+    __m512i out = line[0];
+    ((out = _mm512_mask_mov_epi8(out, lanes_of<Run>((S + 64 * (Run - I)) % Run), line[I])), ...);
+    return out;
+  }
+  /// Lane i of the result is lane i + S, modulo 64.
+  template <std::size_t S>
+  static WASTE_INLINE __m512i turned(__m512i x) noexcept {
+    if constexpr (S == 0) {
+      return x;
+    } else {
+      alignas(64) static constexpr auto from = [] {
+        std::array<std::uint8_t, 64> lane{};
+        for (std::size_t i = 0; i < 64; ++i) lane[i] = static_cast<std::uint8_t>((i + S) % 64);
+        return lane;
+      }();
+      return _mm512_permutexvar_epi8(_mm512_load_si512(from.data()), x);
+    }
+  }
+  template <std::size_t Run>
+  static constexpr std::size_t row_of_lane(std::size_t lane) noexcept {
+    if constexpr (turns<Run>) {
+      while (lane % Run != 0) lane += 64;
+      return lane / Run;
+    } else {
+      return u8_ops_avx512<icelake>::row_of_lane<Run>(lane);
+    }
+  }
   // vpermb reads six bits of an index, vpermi2b seven.
   template <std::size_t N>
   static WASTE_INLINE void lookup64(const std::uint8_t* table, const vec (&index)[N],
