@@ -434,6 +434,49 @@ TEST_CASE("fast VQ products hold over a million columns", "[kernels][vq][native]
   }
 }
 
+// More rows than are swept together (4096), in blocks that no tier's groups of blocks divide, and
+// more positions than are looked up together.
+TEST_CASE("VQ products of thousands of rows agree across tiers and with parts", "[kernels][vq]") {
+  constexpr std::size_t rows = 4096 + 7 * 64 + 5, cols = 8 * 77;
+  for (const auto& quant : test::every_quant(64)) {
+    const auto c = test::make_vq(quant, rows, cols, Scales::mixed, 21);
+    const Input x(cols, 22);
+    const auto& w = c.view;
+    std::vector<double> want(rows);
+    quant::reference::matvec(w, x.span(), want);
+    for (const auto precision :
+         {kernels::Precision::exact, kernels::Precision::hilo14, kernels::Precision::split8}) {
+      std::vector<float> first;
+      for (const arch::Tier tier : arch::runnable_tiers()) {
+        INFO(arch::to_string(tier) << " " << c.name);
+        const auto& k = *kernels::kernel_table(tier).matrix;
+        std::vector<float> y(rows + 1, 5.0f);
+        vq_product(c, x.data(), precision)(k, y.data());
+        REQUIRE(y.back() == 5.0f);
+        if (precision == kernels::Precision::exact) {
+          for (std::size_t r = 0; r < rows; r += 7) {
+            const double slack = 1e-6 * quant::reference::magnitude(w, x.span(), r) + 1e-40;
+            REQUIRE(std::abs(y[r] - want[r]) <= slack);
+          }
+        }
+        const kernels::TableLayout layout(precision, quant, cols);
+        AlignedBuffer<std::uint8_t> table(layout.bytes(), 64);
+        k.vq_table_build(precision, quant, w.codebooks, x.data(), cols, table.data(), 0,
+                         layout.chunks);
+        std::vector<float> parts(rows + 1, 5.0f);
+        for (const auto& [begin, end] :
+             {std::pair<std::size_t, std::size_t>{0, 64}, {64, 320}, {320, 4096}, {4096, rows}}) {
+          k.vq_matvec(precision, w, table.data(), parts.data(), begin, end);
+        }
+        REQUIRE(parts == y);
+        if (!fused(tier)) continue;
+        if (first.empty()) first = y;
+        REQUIRE(y == first);
+      }
+    }
+  }
+}
+
 TEST_CASE("a VQ product of a row range equals the whole one's rows", "[kernels][vq]") {
   for (const auto precision :
        {kernels::Precision::exact, kernels::Precision::split8, kernels::Precision::hilo14}) {

@@ -70,6 +70,27 @@ WASTE_INLINE void prepare_table(std::uint8_t* table, std::size_t entries) noexce
   for (std::size_t e = 0; e < entries; e += 64) detail::u8_ops<Arch>::prepare_table64(table + e);
 }
 
+/// Whether this tier looks f32 up faster as four planes of bytes than one by one. Such a tier has
+/// 64 lanes, and its deinterleave reads nothing past what it uses.
+template <class Arch>
+inline constexpr bool looks_up_f32 = detail::u8_ops<Arch>::looks_up_f32;
+/// Byte p of 64 f32, in order, to the 64 bytes at planes + p * stride, both aligned to 64: tables
+/// for lookup64 and lookup256.
+template <class Arch>
+WASTE_INLINE void split_f32(const float* from, std::uint8_t* planes, std::size_t stride) noexcept {
+  detail::u8_ops<Arch>::split_f32(from, planes, stride);
+}
+/// The f32 whose bytes p are bytes[p], for all lanes: number i of the four registers is that of row
+/// row_of_joined<Arch, Run>(i).
+template <class Arch>
+WASTE_INLINE void join_f32(const u8_lanes<Arch> (&bytes)[4], f32x16<Arch> (&out)[4]) noexcept {
+  detail::u8_ops<Arch>::join_f32(bytes, out);
+}
+template <class Arch, std::size_t Run>
+constexpr std::size_t row_of_joined(std::size_t i) noexcept {
+  return detail::u8_ops<Arch>::template row_of_lane<Run>(detail::u8_ops<Arch>::lane_of_joined(i));
+}
+
 /// a + b modulo 256.
 template <class Arch>
 WASTE_INLINE u8_lanes<Arch> add_u8(const u8_lanes<Arch>& a, const u8_lanes<Arch>& b) noexcept {

@@ -136,10 +136,10 @@ WASTE_INLINE void matvec_rows(const TrunkMatrix& w, const float* x, float* y,
       }
     }
     // Rows end before the processor's own prefetcher has caught up with them: fetch the next ones'
-    // bytes. Past the matrix this does nothing.
+    // bytes, into the second cache as in vq_bytes. Past the matrix this does nothing.
     for (std::size_t r = 0; r < Rows; ++r) {
       for (std::size_t line = 0; line < C::group_bytes; line += 64) {
-        __builtin_prefetch(codes[r] + Rows * row_bytes + line);
+        __builtin_prefetch(codes[r] + Rows * row_bytes + line, 0, 2);
       }
     }
     add_group<Format, Arch, Rows>(codes, scale, x + g * format::group, acc);

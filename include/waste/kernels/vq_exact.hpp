@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "waste/arch/bytes.hpp"
 #include "waste/arch/ops.hpp"
+#include "waste/kernels/vq_exact_planes.hpp"
 #include "waste/kernels/vq_table.hpp"
 #include "waste/quant/vq.hpp"
 
@@ -40,6 +42,12 @@ struct vq_exact {
     constexpr std::size_t position_floats = Traits::stages * Traits::entries;
     const std::size_t positions = w.n_cols / Traits::vec_dim;
     const bool blocked = w.quant.index_block != 0;
+    if constexpr (arch::looks_up_f32<Arch>) {
+      using by_planes = vq_exact_planes<Traits, Arch>;
+      if (blocked && row_end - row_begin >= by_planes::least_rows) {
+        return by_planes::rows(w, lut, y, row_begin, row_end);
+      }
+    }
     const std::size_t row_stride = blocked ? Traits::run : positions * Traits::run;
     const std::size_t position_stride = blocked ? 64 * Traits::run : Traits::run;
     for (std::size_t r = row_begin; r < row_end; ++r) y[r] = 0.0f;

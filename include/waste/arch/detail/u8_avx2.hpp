@@ -24,6 +24,7 @@ struct u8_ops<avx2> {
   };
   static constexpr std::size_t lanes = 32;
   static constexpr std::size_t groups(std::size_t) noexcept { return 1; }
+  static constexpr bool looks_up_f32 = false;
 
   template <std::size_t Run, std::size_t R, std::size_t... Lane>
   static WASTE_INLINE __m256i lanes_of(std::index_sequence<Lane...>) noexcept {

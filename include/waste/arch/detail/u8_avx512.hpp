@@ -116,6 +116,7 @@ struct u8_ops_avx512 {
 
 template <>
 struct u8_ops<avx512bw> : u8_ops_avx512<avx512bw> {
+  static constexpr bool looks_up_f32 = false;
   template <std::size_t N>
   static WASTE_INLINE void lookup64(const std::uint8_t* table, const vec (&index)[N],
                                     vec (&out)[N]) noexcept {
@@ -237,6 +238,45 @@ struct u8_ops<icelake> : u8_ops_avx512<icelake> {
       out[i].v = _mm512_mask_blend_epi8(_mm512_movepi8_mask(index[i].v), low, high);
     }
   }
+  static constexpr bool looks_up_f32 = true;
+  static WASTE_INLINE void split_f32(const float* from, std::uint8_t* planes,
+                                     std::size_t stride) noexcept {
+    // Byte p of sixteen numbers to quarter p of a register, then quarter p of four to register p.
+    alignas(64) static constexpr auto order = [] {
+      std::array<std::uint8_t, 64> lane{};
+      for (std::size_t i = 0; i < 64; ++i) lane[i] = static_cast<std::uint8_t>(i % 16 * 4 + i / 16);
+      return lane;
+    }();
+    __m512i x[4];
+    for (std::size_t i = 0; i < 4; ++i) {
+      x[i] = _mm512_permutexvar_epi8(_mm512_load_si512(order.data()),
+                                     _mm512_loadu_si512(from + 16 * i));
+    }
+    const __m512i even01 = _mm512_shuffle_i32x4(x[0], x[1], 0x88);
+    const __m512i even23 = _mm512_shuffle_i32x4(x[2], x[3], 0x88);
+    const __m512i odd01 = _mm512_shuffle_i32x4(x[0], x[1], 0xdd);
+    const __m512i odd23 = _mm512_shuffle_i32x4(x[2], x[3], 0xdd);
+    _mm512_store_si512(planes, _mm512_shuffle_i32x4(even01, even23, 0x88));
+    _mm512_store_si512(planes + stride, _mm512_shuffle_i32x4(odd01, odd23, 0x88));
+    _mm512_store_si512(planes + 2 * stride, _mm512_shuffle_i32x4(even01, even23, 0xdd));
+    _mm512_store_si512(planes + 3 * stride, _mm512_shuffle_i32x4(odd01, odd23, 0xdd));
+  }
+  static WASTE_INLINE void join_f32(const vec (&bytes)[4], f32x16<icelake> (&out)[4]) noexcept {
+    const __m512i low01 = _mm512_unpacklo_epi8(bytes[0].v, bytes[1].v);
+    const __m512i low23 = _mm512_unpacklo_epi8(bytes[2].v, bytes[3].v);
+    const __m512i high01 = _mm512_unpackhi_epi8(bytes[0].v, bytes[1].v);
+    const __m512i high23 = _mm512_unpackhi_epi8(bytes[2].v, bytes[3].v);
+    out[0].v[0] = _mm512_castsi512_ps(_mm512_unpacklo_epi16(low01, low23));
+    out[1].v[0] = _mm512_castsi512_ps(_mm512_unpackhi_epi16(low01, low23));
+    out[2].v[0] = _mm512_castsi512_ps(_mm512_unpacklo_epi16(high01, high23));
+    out[3].v[0] = _mm512_castsi512_ps(_mm512_unpackhi_epi16(high01, high23));
+  }
+  /// Register q has four lanes from 4 q on of each quarter.
+  static constexpr std::size_t lane_of_joined(std::size_t i) noexcept {
+    return i % 16 / 4 * 16 + i / 16 * 4 + i % 4;
+  }
+#else
+  static constexpr bool looks_up_f32 = false;
 #endif
   static WASTE_INLINE void prepare_table64(std::uint8_t*) noexcept {}
 };

@@ -21,6 +21,7 @@ struct u8_ops_neon64 {
   };
   static constexpr std::size_t lanes = 64;
   static constexpr std::size_t groups(std::size_t) noexcept { return 1; }
+  static constexpr bool looks_up_f32 = false;
 
   template <std::size_t Run>
   static WASTE_INLINE void deinterleave(const std::uint8_t* from, vec (&planes)[Run]) noexcept {
