@@ -159,12 +159,21 @@ extern "C" int io_uring_wait_cqes(io_uring* ring, io_uring_cqe** cqe, unsigned c
 
 #endif
 
+#ifdef WASTE_TESTS_ARE_STATIC
+// glibc's own name for what a static program has no next of.
+extern "C" int __pthread_create(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+#endif
+
 extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
                               void* (*start)(void*), void* argument) {
   if (waste::test::refuse_threads) return EAGAIN;
+#ifdef WASTE_TESTS_ARE_STATIC
+  return __pthread_create(thread, attributes, start, argument);
+#else
   using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
   static const auto real = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));
   return real(thread, attributes, start, argument);
+#endif
 }
 extern "C" ssize_t pread(int fd, void* to, size_t bytes, off_t offset) {
   return waste::test::faulty_pread(fd, to, bytes, offset);

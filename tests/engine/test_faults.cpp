@@ -284,7 +284,8 @@ TEST_CASE("a layer given up midway leaves nothing behind") {
   REQUIRE(cache.counters().failed == 0);
 }
 
-TEST_CASE("two processes stream from one container") {
+// A forked child starts no threads in qemu.
+TEST_CASE("two processes stream from one container", "[native]") {
   StreamFixture f("fault-processes");
   f.with = GENERATE(from_range(ways()));
   const pid_t child = ::fork();
