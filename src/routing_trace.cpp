@@ -155,12 +155,15 @@ void TraceRecorder::write(const std::filesystem::path& path) const {
 
 std::vector<std::uint32_t> optimal_hits(const RoutingTrace& trace, std::size_t records) {
   if (trace.choices.size() != trace.tokens() * trace.layers) {
-    throw Error(
-        fault(Errc::bad_argument, "choices", trace.choices.size(), trace.tokens() * trace.layers),
-        {}, "wanted one for every token and layer");
+    throw Error(fault(Errc::bad_argument, "choices", trace.choices.size(),
+                      (trace.tokens() + 1) * trace.layers),
+                {}, "wanted one for every token and layer");
   }
   for (const auto& chosen : trace.choices) {
     for (const std::uint16_t e : chosen) {
+      if (trace.experts == 0) {
+        throw Error(fault(Errc::bad_argument, "experts", 0, 1));
+      }
       if (e >= trace.experts) {
         throw Error(fault(Errc::out_of_range, "expert", e, trace.experts - 1));
       }

@@ -200,10 +200,12 @@ TEST_CASE("a trace made by hand is asked no more than it has", "[trace]") {
   };
   t.experts = 2;
   REQUIRE(refused() == "expert: out of range, got 2, wanted at most 1");
+  t.experts = 0;
+  REQUIRE(refused() == "experts: invalid argument, got 0, wanted 1");
   t.experts = 3;
   t.choices.pop_back();
   REQUIRE(refused() ==
-          "choices: invalid argument, got 3, wanted 2; wanted one for every token and layer");
+          "choices: invalid argument, got 3, wanted 4; wanted one for every token and layer");
   t.layers = 0;
   REQUIRE(refused() ==
           "choices: invalid argument, got 3, wanted 0; wanted one for every token and layer");
