@@ -104,7 +104,7 @@ TEST_CASE("a conversion onto drives has the bytes of one into a folder") {
   CHECK(code_of([&] { convert::convert(source(), out, again); }) == Errc::exists);
 }
 
-TEST_CASE("interrupted at any step and continued, the bytes are the same and nothing is left") {
+TEST_CASE("interrupted at any step and continued, the bytes are the same", "[native]") {
   const fs::path root = scratch_dir("drives-interrupted");
   int steps = 0;
   ConvertOptions o = fast();

@@ -179,7 +179,7 @@ TEST_CASE("the reference reads what is converted from its own checkpoints") {
   }
 }
 
-TEST_CASE("the bundled checkpoint converts within its format's limits") {
+TEST_CASE("the bundled checkpoint converts within its format's limits", "[native]") {
   const fs::path source = source_root() / "examples" / "tiny_k3" / "checkpoint";
   REQUIRE(fs::exists(source / "config.json"));
   const fs::path out = scratch_dir("bundled");

@@ -170,7 +170,7 @@ TEST_CASE("a substitute's bytes are the description's, and decode to about its e
   CHECK(report.substitute_bytes == (layers - 1) * experts * record_bytes);
 }
 
-TEST_CASE("substitutes do not depend on threads, slices, merging or interruptions") {
+TEST_CASE("substitutes do not depend on threads, slices, merging or interruptions", "[native]") {
   const auto same = [](const fs::path& dir) { return folder_difference(whole(), dir); };
   const fs::path one = fresh("substitutes-1");
   ConvertOptions o = fast();

@@ -91,7 +91,7 @@ TEST_CASE("an encoded matrix decodes to the error that was reported") {
   }
 }
 
-TEST_CASE("more effort gives less error") {
+TEST_CASE("more effort gives less error", "[native]") {
   const std::size_t rows = 32, cols = 320;
   const auto x = gaussian(rows * cols, 5), other = gaussian(16000 * 8, 6);
   for (const auto& q : {format::vq2r, format::vq4p}) {
