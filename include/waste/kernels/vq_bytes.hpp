@@ -1,11 +1,13 @@
 // The fast VQ product: byte tables held in registers, integer sums, 64 rows at a time.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
 #include "waste/arch/bytes.hpp"
 #include "waste/kernels/lut_i8.hpp"
+#include "waste/kernels/scale_rows.hpp"
 #include "waste/kernels/vq_table.hpp"
 #include "waste/quant/vq.hpp"
 
@@ -188,13 +190,17 @@ struct vq_bytes {
         r += lanes;
       }
     }
-    for (std::size_t r0 = row_begin; r0 < row_end; r0 += 64) {
-      float sums[64];
-      __builtin_memcpy(sums, r0 < whole ? y + r0 : rest, sizeof sums);
+    constexpr auto row_of = [] {
+      std::array<std::uint8_t, 64> out{};
       for (std::size_t i = 0; i < 64; ++i) {
-        const std::size_t r = r0 + i / lanes * lanes + arch::row_of_sum<Arch, run>(i % lanes);
-        if (r < row_end) y[r] = arch::load_one_f16<Arch>(w.scales + 2 * r) * sums[i];
+        out[i] =
+            static_cast<std::uint8_t>(i / lanes * lanes + arch::row_of_sum<Arch, run>(i % lanes));
       }
+      return out;
+    }();
+    for (std::size_t r = row_begin; r < row_end; r += 64) {
+      scale_rows<Arch>(r < whole ? y + r : rest, row_of, w.scales + 2 * r,
+                       row_end - r < 64 ? row_end - r : 64, y + r);
     }
   }
 };

@@ -1,11 +1,13 @@
 // The exact VQ product on tiers that look bytes up faster than floats.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
 #include "waste/arch/bytes.hpp"
 #include "waste/arch/ops.hpp"
+#include "waste/kernels/scale_rows.hpp"
 #include "waste/kernels/vq_table.hpp"
 #include "waste/quant/vq.hpp"
 
@@ -164,13 +166,17 @@ struct vq_exact_planes {
         sweep<1>(groups, planes, n, begins_chunk, ends_chunk);
       }
     }
-    for (std::size_t b = 0; b < blocks; ++b) {
-      float total[64];
-      __builtin_memcpy(total, totals_of(b), sizeof total);
+    constexpr auto row_of = [] {
+      std::array<std::uint8_t, 64> out{};
       for (std::size_t i = 0; i < 64; ++i) {
-        const std::size_t r = row_begin + 64 * b + arch::row_of_joined<Arch, run>(i);
-        if (r < row_end) y[r] = arch::load_one_f16<Arch>(w.scales + 2 * r) * total[i];
+        out[i] = static_cast<std::uint8_t>(arch::row_of_joined<Arch, run>(i));
       }
+      return out;
+    }();
+    for (std::size_t b = 0; b < blocks; ++b) {
+      const std::size_t r = row_begin + 64 * b;
+      scale_rows<Arch>(totals_of(b), row_of, w.scales + 2 * r, row_end - r < 64 ? row_end - r : 64,
+                       y + r);
     }
   }
 };
