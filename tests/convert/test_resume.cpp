@@ -51,8 +51,9 @@ const fs::path& source() {
 /// output goes to /dev/null. Returns the process id.
 pid_t start(const std::string& program, const std::vector<std::string>& arguments) {
   std::vector<char*> argv{const_cast<char*>(program.c_str())};
-  if (char* const emulator = std::getenv("WASTE_TEST_EMULATOR"))
+  if (char* const emulator = std::getenv("WASTE_TEST_EMULATOR")) {
     argv.insert(argv.begin(), emulator);
+  }
   for (const std::string& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
   argv.push_back(nullptr);
   const pid_t pid = ::fork();

@@ -450,8 +450,12 @@ TEST_CASE("VQ products of thousands of rows agree across tiers and with parts", 
       for (const arch::Tier tier : arch::runnable_tiers()) {
         INFO(arch::to_string(tier) << " " << c.name);
         const auto& k = *kernels::kernel_table(tier).matrix;
+        const kernels::TableLayout layout(precision, quant, cols);
+        AlignedBuffer<std::uint8_t> table(layout.bytes(), 64);
+        k.vq_table_build(precision, quant, w.codebooks, x.data(), cols, table.data(), 0,
+                         layout.chunks);
         std::vector<float> y(rows + 1, 5.0f);
-        vq_product(c, x.data(), precision)(k, y.data());
+        k.vq_matvec(precision, w, table.data(), y.data(), 0, rows);
         REQUIRE(y.back() == 5.0f);
         if (precision == kernels::Precision::exact) {
           for (std::size_t r = 0; r < rows; r += 7) {
@@ -459,10 +463,6 @@ TEST_CASE("VQ products of thousands of rows agree across tiers and with parts", 
             REQUIRE(std::abs(y[r] - want[r]) <= slack);
           }
         }
-        const kernels::TableLayout layout(precision, quant, cols);
-        AlignedBuffer<std::uint8_t> table(layout.bytes(), 64);
-        k.vq_table_build(precision, quant, w.codebooks, x.data(), cols, table.data(), 0,
-                         layout.chunks);
         std::vector<float> parts(rows + 1, 5.0f);
         for (const auto& [begin, end] :
              {std::pair<std::size_t, std::size_t>{0, 64}, {64, 320}, {320, 4096}, {4096, rows}}) {

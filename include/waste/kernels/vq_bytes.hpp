@@ -1,13 +1,12 @@
 // The fast VQ product: byte tables held in registers, integer sums, 64 rows at a time.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 
 #include "waste/arch/bytes.hpp"
 #include "waste/kernels/lut_i8.hpp"
-#include "waste/kernels/scale_rows.hpp"
+#include "waste/kernels/vq_lanes.hpp"
 #include "waste/kernels/vq_table.hpp"
 #include "waste/quant/vq.hpp"
 
@@ -26,21 +25,12 @@ namespace waste::kernels {
 template <class Traits, class Arch, bool HiLo>
 struct vq_bytes {
   using plan = byte_plan<Traits, HiLo>;
-  using vec = arch::u8_lanes<Arch>;
+  using common = vq_lanes<Traits, Arch>;
+  using vec = typename common::vec;
   static constexpr std::size_t run = Traits::run, S = Traits::stages, E = Traits::entries;
   static constexpr std::size_t block_bytes = 64 * run;  ///< of one position
   static constexpr std::size_t position_bytes = S * E * plan::planes;
   static constexpr std::size_t lanes = arch::byte_lanes<Arch>;
-
-  template <std::size_t G>
-  static WASTE_INLINE void lookup(const std::uint8_t* table, const vec (&index)[G],
-                                  vec (&out)[G]) noexcept {
-    if constexpr (Traits::index_bits == 6) {
-      arch::lookup64<Arch, G>(table, index, out);
-    } else {
-      arch::lookup256<Arch, G>(table, index, out);
-    }
-  }
 
   /// Adds the entries of stages [First, End) of one position; a stage's plane is First-relative
   /// `stride` bytes from the next one's.
@@ -48,9 +38,9 @@ struct vq_bytes {
   static WASTE_INLINE void add_stages(const std::uint8_t* planes, const vec (&index)[S][G],
                                       arch::u16_sums<Arch> (&sums)[G]) noexcept {
     vec total[G], entry[G];
-    lookup<G>(planes + First * E * plan::planes, index[First], total);
+    common::template lookup<G>(planes + First * E * plan::planes, index[First], total);
     for (std::size_t s = First + 1; s < End; ++s) {
-      lookup<G>(planes + s * E * plan::planes, index[s], entry);
+      common::template lookup<G>(planes + s * E * plan::planes, index[s], entry);
       for (std::size_t g = 0; g < G; ++g) total[g] = arch::add_u8<Arch>(total[g], entry[g]);
     }
     for (std::size_t g = 0; g < G; ++g) arch::accumulate<Arch>(sums[g], total[g]);
@@ -80,19 +70,9 @@ struct vq_bytes {
       vec index[S][G];
       for (std::size_t g = 0; g < G; ++g) {
         const std::uint8_t* from = groups[g].indices + v * block_bytes;
-        for (std::size_t line = 0; line < lanes * run; line += 64) {
-          __builtin_prefetch(groups[g].next + v * block_bytes + line, 0, 2);
-        }
+        common::prefetch(groups[g].next + v * block_bytes);
         if (v + 1 == n && groups[g].end_copy != nullptr) from = groups[g].end_copy;
-        vec bytes[run];
-        arch::deinterleave<Arch, run>(from, bytes);
-        if constexpr (Traits::index_bits == 6) {
-          vec fields[4];
-          arch::unpack6<Arch>(bytes, fields);
-          for (std::size_t s = 0; s < S; ++s) index[s][g] = fields[s];
-        } else {
-          for (std::size_t s = 0; s < S; ++s) index[s][g] = bytes[s];
-        }
+        common::template indices<G>(from, g, index);
       }
       add_stages<0, split, G>(planes, index, sum0);
       if constexpr (HiLo) {
@@ -190,14 +170,8 @@ struct vq_bytes {
         r += lanes;
       }
     }
-    constexpr auto row_of = [] {
-      std::array<std::uint8_t, 64> out{};
-      for (std::size_t i = 0; i < 64; ++i) {
-        out[i] =
-            static_cast<std::uint8_t>(i / lanes * lanes + arch::row_of_sum<Arch, run>(i % lanes));
-      }
-      return out;
-    }();
+    constexpr auto row_of = rows_of_sums(
+        [](std::size_t i) { return i / lanes * lanes + arch::row_of_sum<Arch, run>(i % lanes); });
     for (std::size_t r = row_begin; r < row_end; r += 64) {
       scale_rows<Arch>(r < whole ? y + r : rest, row_of, w.scales + 2 * r,
                        row_end - r < 64 ? row_end - r : 64, y + r);

@@ -1,13 +1,12 @@
 // The exact VQ product on tiers that look bytes up faster than floats.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 
 #include "waste/arch/bytes.hpp"
 #include "waste/arch/ops.hpp"
-#include "waste/kernels/scale_rows.hpp"
+#include "waste/kernels/vq_lanes.hpp"
 #include "waste/kernels/vq_table.hpp"
 #include "waste/quant/vq.hpp"
 
@@ -20,7 +19,8 @@ namespace waste::kernels {
 /// vq_bytes.
 template <class Traits, class Arch>
 struct vq_exact_planes {
-  using vec = arch::u8_lanes<Arch>;
+  using common = vq_lanes<Traits, Arch>;
+  using vec = typename common::vec;
   using f32 = arch::f32x16<Arch>;
   static constexpr std::size_t run = Traits::run, S = Traits::stages, E = Traits::entries;
   static constexpr std::size_t block_bytes = 64 * run;  ///< of one position
@@ -52,16 +52,6 @@ struct vq_exact_planes {
     }
   }
 
-  template <std::size_t G>
-  static WASTE_INLINE void lookup(const std::uint8_t* plane, const vec (&index)[G],
-                                  vec (&out)[G]) noexcept {
-    if constexpr (Traits::index_bits == 6) {
-      arch::lookup64<Arch, G>(plane, index, out);
-    } else {
-      arch::lookup256<Arch, G>(plane, index, out);
-    }
-  }
-
   /// `n` positions of G groups that share the loads of the planes.
   template <std::size_t G>
   static WASTE_INLINE void sweep(const group (&groups)[G], const std::uint8_t* planes,
@@ -76,23 +66,15 @@ struct vq_exact_planes {
     for (std::size_t v = 0; v < n; ++v) {
       vec index[S][G];
       for (std::size_t g = 0; g < G; ++g) {
-        for (std::size_t line = 0; line < block_bytes; line += 64) {
-          __builtin_prefetch(groups[g].next + v * block_bytes + line, 0, 2);
-        }
-        vec bytes[run];
-        arch::deinterleave<Arch, run>(groups[g].indices + v * block_bytes, bytes);
-        if constexpr (Traits::index_bits == 6) {
-          vec fields[4];
-          arch::unpack6<Arch>(bytes, fields);
-          for (std::size_t s = 0; s < S; ++s) index[s][g] = fields[s];
-        } else {
-          for (std::size_t s = 0; s < S; ++s) index[s][g] = bytes[s];
-        }
+        common::prefetch(groups[g].next + v * block_bytes);
+        common::template indices<G>(groups[g].indices + v * block_bytes, g, index);
       }
       f32 t[G][4];
       for (std::size_t s = 0; s < S; ++s, planes += 4 * E) {
         vec byte[4][G];
-        for (std::size_t p = 0; p < 4; ++p) lookup<G>(planes + p * E, index[s], byte[p]);
+        for (std::size_t p = 0; p < 4; ++p) {
+          common::template lookup<G>(planes + p * E, index[s], byte[p]);
+        }
         for (std::size_t g = 0; g < G; ++g) {
           const vec bytes[4] = {byte[0][g], byte[1][g], byte[2][g], byte[3][g]};
           f32 entry[4];
@@ -166,13 +148,8 @@ struct vq_exact_planes {
         sweep<1>(groups, planes, n, begins_chunk, ends_chunk);
       }
     }
-    constexpr auto row_of = [] {
-      std::array<std::uint8_t, 64> out{};
-      for (std::size_t i = 0; i < 64; ++i) {
-        out[i] = static_cast<std::uint8_t>(arch::row_of_joined<Arch, run>(i));
-      }
-      return out;
-    }();
+    constexpr auto row_of =
+        rows_of_sums([](std::size_t i) { return arch::row_of_joined<Arch, run>(i); });
     for (std::size_t b = 0; b < blocks; ++b) {
       const std::size_t r = row_begin + 64 * b;
       scale_rows<Arch>(totals_of(b), row_of, w.scales + 2 * r, row_end - r < 64 ? row_end - r : 64,
