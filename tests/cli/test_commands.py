@@ -67,6 +67,14 @@ def main():
     check(len(base) > 40, "run prints text")
     for extra in (["--threads", "1"], ["--threads", "3"]):
         check(run(waste, "run", container, prompt, "-n", "24", *extra).stdout == base, f"same text with {extra}")
+    # Four experts a token on three threads: the plan holds four records, three are enough.
+    told = json.loads(run(waste, "plan", container, "--threads", "3", "--json").stdout)
+    check(told["held_records"] == 4, f"an expert whose rows threads share is held: {told['held_records']}")
+    for threads, experts in ((1, 1), (2, 2), (3, 3), (3, 4)):
+        least = ["--threads", threads, "--cache", experts * told["record_bytes"]]
+        check(run(waste, "run", container, prompt, "-n", "24", *least).stdout == base, f"same text with {least}")
+    short = run(waste, "run", container, prompt, "--threads", "3", "--cache", 3 * told["record_bytes"] - 1, code=1).stderr
+    check("room for 3 records" in short, f"a byte below a record a thread is refused: {short}")
     saved = scratch / "session"
     begun = run(waste, "run", container, prompt, "-n", "10", "--save-session", saved).stdout
     on = run(waste, "run", container, "", "-n", "6", "--load-session", saved, "--save-session", saved).stdout

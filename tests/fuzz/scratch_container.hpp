@@ -63,16 +63,13 @@ class ScratchContainer : public ScratchFolder {
 /// has another size or the record's header is too wild to tell where the payload ends.
 inline bool mend_record(const test::TinyContainer& tiny, std::uint32_t layer,
                         std::vector<std::uint8_t>& bank, std::size_t at) {
-  test::TinyContainer copy = tiny;
-  std::vector<std::uint8_t>& mended = copy.bank(layer);
-  if (bank.size() != mended.size()) return false;
-  const std::size_t record_bytes = tiny.record_bytes(), record = at % bank.size() / record_bytes;
+  const std::size_t bank_bytes = tiny.files.at("experts-L" + std::to_string(layer) + ".bin").size();
+  if (bank.size() != bank_bytes) return false;
+  const std::size_t record_bytes = tiny.record_bytes(), record = at % bank_bytes / record_bytes;
   std::uint32_t scales_at = 0;
   std::memcpy(&scales_at, bank.data() + record * record_bytes + 32, 4);
   if (scales_at >= record_bytes - 256) return false;
-  mended = bank;
-  copy.fix_crc(layer, static_cast<std::uint32_t>(record));
-  bank = mended;
+  tiny.fix_crc(bank, static_cast<std::uint32_t>(record));
   return true;
 }
 

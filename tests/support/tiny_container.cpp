@@ -366,9 +366,9 @@ std::size_t TinyContainer::record_bytes() const {
   return tiny_record(spec, 0, 0, 0, layers.at(0).experts.at(0)).size();
 }
 
-void TinyContainer::fix_crc(std::uint32_t layer, std::uint32_t e) {
+void TinyContainer::fix_crc(std::span<std::uint8_t> bank_bytes, std::uint32_t e) const {
   const std::size_t size = record_bytes();
-  std::uint8_t* record = bank(layer).data() + e * size;
+  std::uint8_t* record = bank_bytes.data() + e * size;
   std::uint32_t scales_at = 0;
   std::memcpy(&scales_at, record + 32, 4);
   const auto& expert = layers.at(0).experts.at(0);

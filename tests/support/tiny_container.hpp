@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -83,8 +84,9 @@ struct TinyContainer {
     return files.at("experts-L" + std::to_string(layer) + ".bin");
   }
   std::size_t record_bytes() const;
-  /// Rewrites the crc32 of record `e` in the bank's bytes.
-  void fix_crc(std::uint32_t layer, std::uint32_t e);
+  /// Rewrites the crc32 of record `e` in a bank's bytes, this container's or a damaged copy's.
+  void fix_crc(std::uint32_t layer, std::uint32_t e) { fix_crc(bank(layer), e); }
+  void fix_crc(std::span<std::uint8_t> bank_bytes, std::uint32_t e) const;
   /// The weights of an expert's matrix (kind 0 gate, 1 up, 2 down) in f64, [rows][cols].
   std::vector<double> weights(std::size_t layer_slot, std::uint32_t e, std::size_t kind) const;
 };
