@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
 # Fuzzes with libFuzzer (clang), AddressSanitizer and UndefinedBehaviorSanitizer.
-# Usage: tests/fuzz/run.sh [-s SECONDS] [-b BUILD_DIR] [TARGET...]     default: 60 s of every target
+# Usage: tests/fuzz/run.sh [-s SECONDS] [-l MAX_BYTES] [-b BUILD_DIR] [TARGET...]
+#        default: 60 s of every target, inputs of up to 65536 bytes; shorter ones run several times as often
 # What is found stays in BUILD_DIR/found, new corpus files in BUILD_DIR/corpus/TARGET, and each run adds
 # a line to BUILD_DIR/runs.tsv, which sum_runs.py adds up.
 set -eu
 cd "$(dirname "$0")/../.."
 seconds=60
+max_bytes=65536
 build=build-fuzz
-while getopts s:b: option; do
+while getopts s:l:b: option; do
   case $option in
     s) seconds=$OPTARG ;;
+    l) max_bytes=$OPTARG ;;
     b) build=$OPTARG ;;
     *) exit 64 ;;
   esac
@@ -95,7 +98,7 @@ for target in "${targets[@]}"; do
   result=ok
   TIMEFORMAT='%U %S'
   { time "$build/fuzz_$target" -max_total_time="$seconds" -timeout=60 -len_control=0 -rss_limit_mb=2048 \
-    -max_len=65536 -print_final_stats=1 -verbosity=1 -artifact_prefix="$build/found/$target-" \
+    -max_len="$max_bytes" -print_final_stats=1 -verbosity=1 -artifact_prefix="$build/found/$target-" \
     "$build/corpus/$target" "tests/fuzz/corpus/$target" >"$build/$target.log" 2>&1; } 2>"$build/$target.time" || result=found
   [ $result = ok ] || failed=1
   grep -E "ERROR|SUMMARY|broken|stat::number_of_executed_units|stat::peak_rss_mb" "$build/$target.log" || true
