@@ -9,11 +9,10 @@ namespace {
 struct Record {
   std::string file;
   Bytes bank;
-  std::uint32_t layer = 0, expert = 0;
+  std::uint32_t expert = 0;
   std::size_t at = 0, scales = 0, end = 0, size = 0;
 
   Record(const World& w, Random& r) : file(any_name(w, "experts-L", r)), bank(w.files.at(file)) {
-    layer = static_cast<std::uint32_t>(std::stoul(file.substr(9)));
     expert = static_cast<std::uint32_t>(r.below(w.tiny.spec.experts));
     size = w.tiny.record_bytes();
     at = expert * size;

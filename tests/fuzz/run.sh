@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fuzzes with libFuzzer (clang), AddressSanitizer and UndefinedBehaviorSanitizer.
 # Usage: tests/fuzz/run.sh [-s SECONDS] [-l MAX_BYTES] [-b BUILD_DIR] [TARGET...]
-#        default: 60 s of every target, inputs of up to 65536 bytes; shorter ones run several times as often
+#        default: 60 s of every target, inputs of up to 65536 bytes (-l 512 runs ten times as many of text)
 # What is found stays in BUILD_DIR/found, new corpus files in BUILD_DIR/corpus/TARGET, and each run adds
 # a line to BUILD_DIR/runs.tsv, which sum_runs.py adds up.
 set -eu

@@ -63,7 +63,7 @@ class ScratchContainer : public ScratchFolder {
 /// has another size or the record's header is too wild to tell where the payload ends.
 inline bool mend_record(const test::TinyContainer& tiny, std::uint32_t layer,
                         std::vector<std::uint8_t>& bank, std::size_t at) {
-  const std::size_t bank_bytes = tiny.files.at("experts-L" + std::to_string(layer) + ".bin").size();
+  const std::size_t bank_bytes = tiny.bank(layer).size();
   if (bank.size() != bank_bytes) return false;
   const std::size_t record_bytes = tiny.record_bytes(), record = at % bank_bytes / record_bytes;
   std::uint32_t scales_at = 0;

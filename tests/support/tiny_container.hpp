@@ -83,6 +83,9 @@ struct TinyContainer {
   Bytes& bank(std::uint32_t layer) {
     return files.at("experts-L" + std::to_string(layer) + ".bin");
   }
+  const Bytes& bank(std::uint32_t layer) const {
+    return files.at("experts-L" + std::to_string(layer) + ".bin");
+  }
   std::size_t record_bytes() const;
   /// Rewrites the crc32 of record `e` in a bank's bytes, this container's or a damaged copy's.
   void fix_crc(std::uint32_t layer, std::uint32_t e) { fix_crc(bank(layer), e); }
