@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <tuple>
 
 #include "waste/format/constants.hpp"
 #include "waste/format/json.hpp"
@@ -100,9 +101,11 @@ Tokenizer open_checkpoint(const std::filesystem::path& dir) {
                     std::move(eos_ids));
 }
 
+// Ids may repeat here (a Tokenizer refuses them): their texts make the order one.
 void sort_by_id(std::vector<Special>& specials) {
-  std::sort(specials.begin(), specials.end(),
-            [](const Special& a, const Special& b) { return a.id < b.id; });
+  std::sort(specials.begin(), specials.end(), [](const Special& a, const Special& b) {
+    return std::tie(a.id, a.text) < std::tie(b.id, b.text);
+  });
 }
 
 }  // namespace

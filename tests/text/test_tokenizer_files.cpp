@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "text_support.hpp"
 
 using namespace waste;
@@ -109,6 +111,14 @@ TEST_CASE("specials.json is validated and comes back sorted") {
   CHECK(specials == std::vector<text::Special>{{7, "a"}, {9, "b"}});
   CHECK(text::parse_specials(text::dump_specials(specials), "s") == specials);
   CHECK(text::dump_specials({{9, "\xc3\xa9"}}).find("\\u00e9") != std::string::npos);
+  // Ids that repeat, more than a sort inserts one by one: the text decides.
+  std::vector<text::Special> repeated;
+  for (char c = 'a'; c <= 'z'; ++c) repeated.push_back({7, std::string(1, c)});
+  repeated.push_back({3, "z"});
+  std::vector<text::Special> ordered = repeated;
+  std::rotate(ordered.begin(), ordered.end() - 1, ordered.end());
+  std::reverse(repeated.begin(), repeated.end());
+  CHECK(text::parse_specials(text::dump_specials(repeated), "s") == ordered);
   CHECK(text::parse_specials("[]", "s").empty());
   refuse_specials("{}", Errc::bad_field, "top level");
   refuse_specials("[1]", Errc::bad_field, "element 0");
