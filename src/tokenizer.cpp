@@ -76,8 +76,7 @@ std::vector<Special> checked(std::vector<Special> specials, std::uint32_t ranks)
     throw Error(fault(Errc::out_of_range, "count", specials.size(), Tokenizer::max_specials),
                 source);
   }
-  std::sort(specials.begin(), specials.end(),
-            [](const Special& a, const Special& b) { return a.id < b.id; });
+  std::sort(specials.begin(), specials.end());
   for (std::size_t i = 0; i < specials.size(); ++i) {
     const Special& s = specials[i];
     if (s.text.empty()) throw Error(fault(Errc::bad_field, "text"), source, "empty");

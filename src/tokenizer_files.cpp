@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <tuple>
 
 #include "waste/format/constants.hpp"
 #include "waste/format/json.hpp"
@@ -101,13 +100,6 @@ Tokenizer open_checkpoint(const std::filesystem::path& dir) {
                     std::move(eos_ids));
 }
 
-// Ids may repeat here (a Tokenizer refuses them): their texts make the order one.
-void sort_by_id(std::vector<Special>& specials) {
-  std::sort(specials.begin(), specials.end(), [](const Special& a, const Special& b) {
-    return std::tie(a.id, a.text) < std::tie(b.id, b.text);
-  });
-}
-
 }  // namespace
 
 Tokenizer Tokenizer::open(const std::filesystem::path& dir) {
@@ -131,7 +123,7 @@ std::vector<Special> parse_specials(std::string_view json, std::string_view file
     out.push_back({checked_id(item.find("id"), "id", file, where),
                    checked_text(item.find("text"), "text", file, where)});
   }
-  sort_by_id(out);
+  std::sort(out.begin(), out.end());
   return out;
 }
 
@@ -158,12 +150,12 @@ std::vector<Special> parse_added_tokens(std::string_view json, std::string_view 
     out.push_back({checked_id(&id, "id", file, where),
                    checked_text(item.find("content"), "content", file, where)});
   }
-  sort_by_id(out);
+  std::sort(out.begin(), out.end());
   return out;
 }
 
 std::string dump_specials(std::vector<Special> specials) {
-  sort_by_id(specials);
+  std::sort(specials.begin(), specials.end());
   JsonValue list(JsonValue::Array{});
   for (Special& s : specials) {
     JsonValue item(JsonValue::Object{});

@@ -1,6 +1,7 @@
 // Text to token ids and back: pre-tokenizer, rank-order merges, special tokens.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -15,11 +16,12 @@
 
 namespace waste::text {
 
-/// A control token: an id after the ranks, and the text that stands for it in markup.
+/// A control token: an id after the ranks, and the text that stands for it in markup. Ordered by
+/// id, then text: lists that a Tokenizer has yet to check may have an id twice.
 struct Special {
   TokenId id = 0;
   std::string text;
-  bool operator==(const Special&) const = default;
+  auto operator<=>(const Special&) const = default;
 };
 
 /// What a text may become. In plain mode nothing in it yields a control token, so text from
@@ -94,12 +96,13 @@ class StreamDecoder {
   std::string held_;
 };
 
-/// specials.json: `[{"id": int, "text": str}, ...]`. Throws Error naming the element and field.
+/// specials.json: `[{"id": int, "text": str}, ...]`; comes back in order. Throws Error naming the
+/// element and field.
 std::vector<Special> parse_specials(std::string_view json, std::string_view file);
 /// `added_tokens_decoder` of a tokenizer_config.json: `{"ID": {"content": str, ...}, ...}`;
-/// ascending by id; none where the key is absent. Throws Error.
+/// in order; none where the key is absent. Throws Error.
 std::vector<Special> parse_added_tokens(std::string_view json, std::string_view file);
-/// The text of a specials.json: ascending by id, indented, ending in a line feed.
+/// The text of a specials.json: in order, indented, ending in a line feed.
 std::string dump_specials(std::vector<Special> specials);
 
 }  // namespace waste::text
